@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 
 /// The binary to measure: the one that was named, or `roundhouse` beside this program.
-pub(crate) fn under_test(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+pub(crate) fn resolve(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     let path = match named {
         Some(path) => path.to_owned(),
-        None => this()?.with_file_name("roundhouse"),
+        None => current_program()?.with_file_name("roundhouse"),
     };
     if path.is_file() {
         return Ok(path);
@@ -21,12 +21,12 @@ pub(crate) fn under_test(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 }
 
 /// This program, which is also the floors' server.
-pub(crate) fn this() -> anyhow::Result<PathBuf> {
+pub(crate) fn current_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("this program's path is unknown")
 }
 
 /// A copy of `binary` as `to`, which no other process maps: memory that processes share is divided among them.
-pub(crate) fn copy(binary: &Path, to: PathBuf) -> anyhow::Result<PathBuf> {
+pub(crate) fn copy_private(binary: &Path, to: PathBuf) -> anyhow::Result<PathBuf> {
     fs::copy(binary, &to)
         .with_context(|| format!("{} cannot be copied to {}", binary.display(), to.display()))?;
     Ok(to)
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn a_missing_binary_is_named_with_the_way_to_build_it() {
-        let error = under_test(Some(Path::new("/nowhere/roundhouse"))).unwrap_err().to_string();
+        let error = resolve(Some(Path::new("/nowhere/roundhouse"))).unwrap_err().to_string();
         assert!(error.contains("/nowhere/roundhouse") && error.contains("cargo build --release"), "{error}");
     }
 }

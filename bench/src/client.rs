@@ -17,10 +17,10 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
 /// A request as it is sent.
-pub(crate) type Outgoing = Request<Full<Bytes>>;
+pub(crate) type HttpRequest = Request<Full<Bytes>>;
 
 /// How long anything here may take. What is slower is a failure, not a figure.
-pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// See the module.
 #[derive(Debug)]
@@ -51,26 +51,29 @@ impl Client {
     }
 
     /// Sends a request and waits for the answer's head.
-    pub(crate) async fn send(&mut self, request: Outgoing) -> anyhow::Result<Response<Incoming>> {
+    pub(crate) async fn send(&mut self, request: HttpRequest) -> anyhow::Result<Response<Incoming>> {
         let answer = async {
             self.sender.ready().await?;
             self.sender.send_request(request).await
         };
-        Ok(tokio::time::timeout(DEADLINE, answer).await.context("no answer came in time")??)
+        Ok(tokio::time::timeout(REQUEST_TIMEOUT, answer).await.context("no answer came in time")??)
     }
 
     /// Sends a request and reads the whole answer.
-    pub(crate) async fn whole(&mut self, request: Outgoing) -> anyhow::Result<(StatusCode, Bytes)> {
+    pub(crate) async fn fetch(&mut self, request: HttpRequest) -> anyhow::Result<(StatusCode, Bytes)> {
         let response = self.send(request).await?;
         let status = response.status();
-        let body = tokio::time::timeout(DEADLINE, response.into_body().collect());
+        let body = tokio::time::timeout(REQUEST_TIMEOUT, response.into_body().collect());
         Ok((status, body.await.context("the answer did not end in time")??.to_bytes()))
     }
 
     /// Sends a request that must be answered with 200 and a `T`.
-    pub(crate) async fn json<T: DeserializeOwned>(&mut self, request: Outgoing) -> anyhow::Result<T> {
+    pub(crate) async fn fetch_json<T: DeserializeOwned>(
+        &mut self,
+        request: HttpRequest,
+    ) -> anyhow::Result<T> {
         let what = format!("{} {}", request.method(), request.uri());
-        let (status, body) = self.whole(request).await.with_context(|| what.clone())?;
+        let (status, body) = self.fetch(request).await.with_context(|| what.clone())?;
         if status != StatusCode::OK {
             bail!("{what} was answered {status}: {}", String::from_utf8_lossy(&body));
         }
@@ -79,7 +82,7 @@ impl Client {
 }
 
 /// The address in `http://HOST:PORT`, as our services and doubles give theirs.
-pub(crate) fn address_of(url: &str) -> anyhow::Result<SocketAddr> {
+pub(crate) fn parse_address(url: &str) -> anyhow::Result<SocketAddr> {
     let address =
         url.trim().strip_prefix("http://").with_context(|| format!("`{url}` is no http address"))?;
     let address = address.parse().with_context(|| format!("`{url}` is not an IP address and a port"))?;

@@ -10,53 +10,53 @@ use http_body_util::Full;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::client::{Client, Outgoing};
-use crate::floors::REPLAY;
+use crate::baselines::REPLAY;
+use crate::client::{Client, HttpRequest};
 use crate::probe;
 use crate::process::{Process, free_port, log_file};
-use crate::provider::MODEL;
+use crate::provider::MODEL_NAME;
 
 /// The model that an engine is configured with.
 #[derive(Clone, Debug)]
-pub(crate) struct Model {
+pub(crate) struct ModelConfig {
     pub(crate) provider: &'static str,
     pub(crate) base_url: String,
     /// The protocol, where it is not the provider's usual one.
     pub(crate) api: Option<&'static str>,
 }
 
-impl Model {
+impl ModelConfig {
     /// One that is configured and never called.
     pub(crate) fn unused() -> Self {
-        Self::of("anthropic", "http://127.0.0.1:9".into())
+        Self::new("anthropic", "http://127.0.0.1:9".into())
     }
 
     /// One that a provider serves at this address, by its usual protocol.
-    pub(crate) fn of(provider: &'static str, base_url: String) -> Self {
+    pub(crate) fn new(provider: &'static str, base_url: String) -> Self {
         Self { provider, base_url, api: None }
     }
 
     /// The gateway's configuration, which alone can ask for another protocol than the usual one.
-    fn gateway(&self) -> Option<Value> {
+    fn gateway_config(&self) -> Option<Value> {
         let model = json!({
-            "provider": self.provider, "model": MODEL, "api": self.api?, "base_url": self.base_url,
+            "provider": self.provider, "model": MODEL_NAME, "api": self.api?, "base_url": self.base_url,
             "context_window": 200_000,
         });
-        Some(json!({"models": {MODEL: model}, "default": MODEL, "fallbacks": []}))
+        Some(json!({"models": {MODEL_NAME: model}, "default": MODEL_NAME, "fallbacks": []}))
     }
 }
 
 /// Where an engine lives, and how it is started there again and again.
-pub(crate) struct Home<'a> {
+pub(crate) struct EngineSetup<'a> {
     binary: &'a Path,
     folder: PathBuf,
-    model: Model,
+    model: ModelConfig,
     key: EngineKey,
 }
 
-impl<'a> Home<'a> {
+impl<'a> EngineSetup<'a> {
     /// In an empty folder: its brain is fresh at the first start.
-    pub(crate) fn new(binary: &'a Path, folder: PathBuf, model: Model) -> anyhow::Result<Self> {
+    pub(crate) fn new(binary: &'a Path, folder: PathBuf, model: ModelConfig) -> anyhow::Result<Self> {
         Ok(Self { binary, folder, model, key: EngineKey::generate()? })
     }
 
@@ -66,7 +66,7 @@ impl<'a> Home<'a> {
     }
 
     /// Puts a file into its catalog.
-    pub(crate) fn put(&self, name: &str, text: &str) -> anyhow::Result<()> {
+    pub(crate) fn write_catalog_file(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let catalog = self.folder.join("catalog");
         std::fs::create_dir_all(&catalog)?;
         Ok(std::fs::write(catalog.join(name), text)?)
@@ -76,7 +76,7 @@ impl<'a> Home<'a> {
     pub(crate) fn start(&self) -> anyhow::Result<(Engine, Duration)> {
         let port = free_port()?;
         let catalog = self.folder.join("catalog");
-        if let Some(gateway) = self.model.gateway() {
+        if let Some(gateway) = self.model.gateway_config() {
             std::fs::create_dir_all(&catalog)?;
             std::fs::write(catalog.join("gateway.json"), gateway.to_string())?;
         }
@@ -91,18 +91,18 @@ impl<'a> Home<'a> {
             .env("CATALOG_DIR", catalog)
             .env("LLM_PROVIDER", self.model.provider)
             .env("LLM_BASE_URL", &self.model.base_url)
-            .env("LLM_MODEL", MODEL)
+            .env("LLM_MODEL", MODEL_NAME)
             .env("LLM_API_KEY", "not-a-real-key");
         let began = Instant::now();
         let mut process = Process::spawn(command, "the engine", log_file(&self.folder, "engine"))?;
-        probe::until_well(&mut process, port)?;
+        probe::wait_until_healthy(&mut process, port)?;
         let took = began.elapsed();
         Ok((Engine { process, port, key: self.key.clone() }, took))
     }
 }
 
 /// What an engine is told where that does not matter.
-pub(crate) const MESSAGE: &str = "Count, please.";
+pub(crate) const DEFAULT_MESSAGE: &str = "Count, please.";
 
 /// A running engine.
 pub(crate) struct Engine {
@@ -118,8 +118,8 @@ impl Engine {
     }
 
     /// The request for a turn on a task, straight to the model.
-    pub(crate) fn execute(&self, client: &Client, task: &str) -> anyhow::Result<Outgoing> {
-        self.execute_with(client, task, MESSAGE, None)
+    pub(crate) fn execute(&self, client: &Client, task: &str) -> anyhow::Result<HttpRequest> {
+        self.execute_with(client, task, DEFAULT_MESSAGE, None)
     }
 
     /// The same with this message, and so many model calls at most.
@@ -129,7 +129,7 @@ impl Engine {
         task: &str,
         message: &str,
         max_turns: impl Into<Option<i64>>,
-    ) -> anyhow::Result<Outgoing> {
+    ) -> anyhow::Result<HttpRequest> {
         let body = Execute {
             message: message.into(),
             task_id: TaskId::new(task)?,
@@ -146,7 +146,7 @@ impl Engine {
     }
 
     /// The request for all events of a task.
-    pub(crate) fn replay(&self, client: &Client, task: &str) -> anyhow::Result<Outgoing> {
+    pub(crate) fn replay(&self, client: &Client, task: &str) -> anyhow::Result<HttpRequest> {
         let path = format!("{REPLAY}?after=0&task_id={task}");
         let request = client.request(Method::GET, &path).header(ENGINE_KEY_HEADER, self.key.expose());
         Ok(request.body(Full::default())?)

@@ -14,34 +14,34 @@ use futures::future::try_join_all;
 use futures::stream::FuturesUnordered;
 use hyper::StatusCode;
 
-use crate::client::{Client, Outgoing};
+use crate::client::{Client, HttpRequest};
 use crate::stats::percentile;
 
 /// What to send, and how much of it.
-pub(crate) struct Plan<'a> {
+pub(crate) struct LoadPlan<'a> {
     pub(crate) address: SocketAddr,
     pub(crate) connections: usize,
     pub(crate) duration: Duration,
-    pub(crate) at_most: u64,
+    pub(crate) max_requests: u64,
     /// Makes the request with this number.
-    pub(crate) request: &'a dyn Fn(&Client, u64) -> anyhow::Result<Outgoing>,
+    pub(crate) request: &'a dyn Fn(&Client, u64) -> anyhow::Result<HttpRequest>,
     /// Says whether the request with this number was answered as it must be: a wrong answer ends the run.
     pub(crate) check: &'a dyn Fn(u64, StatusCode, &Bytes) -> anyhow::Result<()>,
 }
 
 /// What came of it.
 #[derive(Debug)]
-pub(crate) struct Load {
-    pub(crate) answered: u64,
+pub(crate) struct LoadResult {
+    pub(crate) completed: u64,
     pub(crate) elapsed: Duration,
     latencies_ms: Vec<f64>,
 }
 
-impl Load {
+impl LoadResult {
     /// Requests per second.
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub(crate) fn throughput(&self) -> f64 {
-        self.answered as f64 / self.elapsed.as_secs_f64()
+        self.completed as f64 / self.elapsed.as_secs_f64()
     }
 
     /// The time from a request to the end of its answer that `percent` of them kept to.
@@ -54,31 +54,31 @@ impl Load {
 ///
 /// # Errors
 /// A connection that breaks, or an answer that is wrong.
-pub(crate) async fn run(plan: &Plan<'_>) -> anyhow::Result<Load> {
+pub(crate) async fn run(plan: &LoadPlan<'_>) -> anyhow::Result<LoadResult> {
     // Connecting is no part of the figures.
     let clients = try_join_all((0..plan.connections).map(|_| Client::connect(plan.address))).await?;
     let next = Cell::new(0);
     let began = Instant::now();
     let drives: FuturesUnordered<_> =
-        clients.into_iter().map(|client| drive(plan, client, &next, began)).collect();
+        clients.into_iter().map(|client| drive_connection(plan, client, &next, began)).collect();
     let latencies_ms: Vec<f64> = drives.try_concat().await?;
     let elapsed = began.elapsed();
     ensure!(!latencies_ms.is_empty(), "nothing was answered");
-    Ok(Load { answered: latencies_ms.len() as u64, elapsed, latencies_ms })
+    Ok(LoadResult { completed: latencies_ms.len() as u64, elapsed, latencies_ms })
 }
 
-async fn drive(
-    plan: &Plan<'_>,
+async fn drive_connection(
+    plan: &LoadPlan<'_>,
     mut client: Client,
     next: &Cell<u64>,
     began: Instant,
 ) -> anyhow::Result<Vec<f64>> {
     let mut latencies = Vec::new();
-    while began.elapsed() < plan.duration && next.get() < plan.at_most {
+    while began.elapsed() < plan.duration && next.get() < plan.max_requests {
         let number = next.replace(next.get() + 1);
         let request = (plan.request)(&client, number)?;
         let sent = Instant::now();
-        let (status, body) = client.whole(request).await?;
+        let (status, body) = client.fetch(request).await?;
         latencies.push(sent.elapsed().as_secs_f64() * 1_000.0);
         (plan.check)(number, status, &body).with_context(|| format!("request {number} of the load"))?;
     }

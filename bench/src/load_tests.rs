@@ -15,19 +15,19 @@ use super::*;
 /// Counts requests and repeats their number, but for the one that it gets wrong.
 #[derive(Clone, Default)]
 struct Server {
-    asked: Arc<AtomicU64>,
-    wrong: Option<(u64, Status, &'static str)>,
+    request_count: Arc<AtomicU64>,
+    wrong_response: Option<(u64, Status, &'static str)>,
 }
 
 async fn answer(State(server): State<Server>, Path(number): Path<u64>) -> (Status, String) {
-    server.asked.fetch_add(1, Ordering::Relaxed);
-    match server.wrong {
+    server.request_count.fetch_add(1, Ordering::Relaxed);
+    match server.wrong_response {
         Some((at, status, text)) if at == number => (status, text.to_owned()),
         _ => (Status::OK, number.to_string()),
     }
 }
 
-async fn load(server: Server, at_most: u64) -> anyhow::Result<Load> {
+async fn run_load(server: Server, at_most: u64) -> anyhow::Result<LoadResult> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/{number}", get(answer)).with_state(server);
@@ -42,15 +42,23 @@ async fn load(server: Server, at_most: u64) -> anyhow::Result<Load> {
         bail!("{status} {body:?}")
     };
     let duration = Duration::from_secs(10);
-    run(&Plan { address, connections: 8, duration, at_most, request: &request, check: &check }).await
+    run(&LoadPlan {
+        address,
+        connections: 8,
+        duration,
+        max_requests: at_most,
+        request: &request,
+        check: &check,
+    })
+    .await
 }
 
 #[tokio::test]
 async fn every_request_is_sent_and_counted_once() {
     let server = Server::default();
-    let load = load(server.clone(), 1_000).await.unwrap();
-    assert_eq!(load.answered, 1_000);
-    assert_eq!(server.asked.load(Ordering::Relaxed), 1_000);
+    let load = run_load(server.clone(), 1_000).await.unwrap();
+    assert_eq!(load.completed, 1_000);
+    assert_eq!(server.request_count.load(Ordering::Relaxed), 1_000);
     assert!(load.throughput() > 0.0);
     assert!(load.latency_ms(50).unwrap() <= load.latency_ms(99).unwrap());
 }
@@ -58,7 +66,8 @@ async fn every_request_is_sent_and_counted_once() {
 #[tokio::test]
 async fn a_wrong_answer_is_an_error_and_no_fast_success() {
     for wrong in [(7, Status::INTERNAL_SERVER_ERROR, "7"), (7, Status::OK, "8"), (7, Status::OK, "")] {
-        let error = load(Server { wrong: Some(wrong), ..Server::default() }, 1_000).await.unwrap_err();
+        let error =
+            run_load(Server { wrong_response: Some(wrong), ..Server::default() }, 1_000).await.unwrap_err();
         assert!(error.to_string().contains("request 7"), "{error:#}");
     }
 }
@@ -69,14 +78,14 @@ async fn time_ends_a_load_as_well() {
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/", get(|| async { "well" }));
     tokio::spawn(async { axum::serve(listener, router).await.unwrap() });
-    let plan = Plan {
+    let plan = LoadPlan {
         address,
         connections: 2,
         duration: Duration::from_millis(50),
-        at_most: u64::MAX,
+        max_requests: u64::MAX,
         request: &|client, _| Ok(client.request(Method::GET, "/").body(Full::default())?),
         check: &|_, _, _| Ok(()),
     };
     let load = run(&plan).await.unwrap();
-    assert!(load.answered > 0 && load.elapsed < Duration::from_secs(5), "{load:?}");
+    assert!(load.completed > 0 && load.elapsed < Duration::from_secs(5), "{load:?}");
 }

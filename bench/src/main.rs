@@ -1,17 +1,17 @@
 //! Measures Roundhouse beside its floors: `bench start`, `bench idle`, … Each command alternates ours with the
 //! least that does the same, checks that both were right, and prints what came of it beside the budget.
 
-mod bench;
+mod bare_containers;
+mod baselines;
 mod binary;
 mod client;
+mod context;
 mod engine;
-mod fill;
-mod floors;
+mod health_monitor;
 mod load;
 mod measure;
 mod orchestrator;
-mod paced;
-mod plain;
+mod paced_provider;
 mod postgres;
 mod probe;
 mod process;
@@ -21,9 +21,9 @@ mod report;
 mod retrieval;
 mod service;
 mod stats;
-mod told;
+mod streamed;
+mod turns;
 mod usage;
-mod watch;
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -34,8 +34,8 @@ use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::bench::{Bench, Size};
-use crate::measure::What;
+use crate::context::{BenchContext, Size};
+use crate::measure::Measurement;
 use crate::report::Quantity;
 
 /// The floors must have the allocator that the binary has.
@@ -56,7 +56,7 @@ struct Cli {
 struct Measure {
     /// What to measure.
     #[arg(value_enum)]
-    what: What,
+    what: Measurement,
     /// The binary to measure; `roundhouse` beside this program by default.
     #[arg(long)]
     binary: Option<PathBuf>,
@@ -84,13 +84,13 @@ enum Command {
     Retrieval(retrieval::Retrieval),
     /// Be a floor's server.
     #[command(hide = true)]
-    Floor(floors::Floor),
+    Floor(baselines::BaselineArgs),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match (cli.command, cli.measure) {
-        (Some(Command::Floor(floor)), _) => floors::run(&floor),
+        (Some(Command::Floor(floor)), _) => baselines::run(&floor),
         (Some(Command::Retrieval(retrieval)), _) => retrieval.run(),
         (None, Some(measure)) => run(&measure),
         (None, None) => Err(anyhow::anyhow!("say what to measure: see --help")),
@@ -106,10 +106,10 @@ fn main() -> ExitCode {
 }
 
 fn run(measure: &Measure) -> anyhow::Result<()> {
-    let binary = binary::under_test(measure.binary.as_deref())?;
+    let binary = binary::resolve(measure.binary.as_deref())?;
     let wait = Duration::from_secs(measure.wait_s.into());
     let size = if measure.full { Size::Full } else { Size::Bounded };
-    let bench = Bench::new(&binary, measure.beside.as_deref(), measure.rounds.into(), wait, size)?;
+    let bench = BenchContext::new(&binary, measure.beside.as_deref(), measure.rounds.into(), wait, size)?;
     if cfg!(debug_assertions) {
         writeln!(
             std::io::stderr(),
@@ -127,19 +127,19 @@ fn run(measure: &Measure) -> anyhow::Result<()> {
         }
     })?;
     if measure.json {
-        let json = report::json(&quantities, bench.rounds)?;
+        let json = report::render_json(&quantities, bench.rounds)?;
         writeln!(std::io::stdout().lock(), "{json}")?;
     } else if !quantities.is_empty() {
-        write!(std::io::stdout().lock(), "{}", report::table(&quantities))?;
+        write!(std::io::stdout().lock(), "{}", report::render_table(&quantities))?;
     }
     ensure!(failures.is_empty(), "{}", failures.join("\n"));
     Ok(())
 }
 
 /// Measures each, and goes on after one that fails.
-async fn measure_each(what: What, bench: &Bench) -> (Vec<Quantity>, Vec<String>) {
+async fn measure_each(what: Measurement, bench: &BenchContext) -> (Vec<Quantity>, Vec<String>) {
     let (mut quantities, mut failures) = (Vec::new(), Vec::new());
-    for what in what.each() {
+    for what in what.expand() {
         match what.measure(bench).await {
             Ok(measured) => quantities.extend(measured),
             Err(error) => failures.push(format!("{what:?} could not be measured: {error:#}")),

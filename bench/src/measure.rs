@@ -3,22 +3,22 @@
 
 mod admit;
 mod admit_postgres;
-mod big_start;
+mod audit_log;
 mod bytes_per_turn;
 mod containers;
 mod deltas;
 mod fairness;
 mod fleet;
 mod idle;
-mod leash;
-mod ledger;
+mod large_brain_start;
 mod list;
 mod many_turns;
-mod noisy;
+mod noisy_product;
 mod parallel;
 mod provision;
 mod reads;
 mod replay;
+mod sandbox;
 mod start;
 mod streaming;
 mod tool_calls;
@@ -28,12 +28,12 @@ use clap::ValueEnum;
 
 pub(crate) use self::containers::per_second;
 
-use crate::bench::Bench;
+use crate::context::BenchContext;
 use crate::report::Quantity;
 
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum What {
+pub(crate) enum Measurement {
     /// An engine's start to its first /health that says ok, on a fresh brain.
     Start,
     /// An idle engine's memory.
@@ -76,9 +76,9 @@ pub(crate) enum What {
     All,
 }
 
-impl What {
+impl Measurement {
     /// The measurements that it stands for.
-    pub(crate) fn each(self) -> Vec<Self> {
+    pub(crate) fn expand(self) -> Vec<Self> {
         match self {
             Self::All => Self::value_variants().iter().copied().filter(|what| *what != Self::All).collect(),
             one => vec![one],
@@ -86,7 +86,7 @@ impl What {
     }
 
     /// Measures it.
-    pub(crate) async fn measure(self, bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
+    pub(crate) async fn measure(self, bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
         match self {
             Self::Start => start::measure(bench),
             Self::Idle => idle::measure(bench).await,
@@ -95,18 +95,18 @@ impl What {
             Self::Parallel => parallel::measure(bench).await,
             Self::ToolCalls => tool_calls::measure(bench).await,
             Self::Replay => replay::measure(bench).await,
-            Self::BigStart => big_start::measure(bench).await,
+            Self::BigStart => large_brain_start::measure(bench).await,
             Self::ManyTurns => many_turns::measure(bench).await,
             Self::BytesPerTurn => bytes_per_turn::measure(bench).await,
             Self::Admit => admit::measure(bench).await,
             Self::AdmitPostgres => admit_postgres::measure(bench).await,
             Self::List => list::measure(bench).await,
-            Self::Ledger => ledger::measure(bench).await,
+            Self::Ledger => audit_log::measure(bench).await,
             Self::Fleet => fleet::measure(bench).await,
             Self::Fairness => fairness::measure(bench).await,
             Self::Provision => provision::measure(bench).await,
             Self::Containers => containers::measure(bench).await,
-            Self::Leash => leash::measure(bench).await,
+            Self::Leash => sandbox::measure(bench).await,
             Self::All => Ok(Vec::new()),
         }
     }

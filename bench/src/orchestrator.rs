@@ -17,43 +17,43 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::bench::Bench;
-use crate::client::{Client, Outgoing, address_of};
-use crate::process::{END, Process, free_port, log_file};
+use crate::client::{Client, HttpRequest, parse_address};
+use crate::context::BenchContext;
+use crate::process::{Process, STOP_TIMEOUT, free_port, log_file};
 
 /// How long it may take to be ready.
-pub(crate) const READY: Duration = Duration::from_secs(30);
+pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Between two looks at whether it is.
-pub(crate) const LOOK: Duration = Duration::from_millis(5);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// Engines' ports: out of the way of the default range and of those that the system hands out.
-const PORTS: std::ops::Range<u32> = 12_000..32_000;
+const ENGINE_PORT_RANGE: std::ops::Range<u32> = 12_000..32_000;
 /// Ports where a measurement has a few engines.
 pub(crate) const FEW_PORTS: u32 = 100;
 
 /// Where an orchestrator lives, and how it is started there again and again. Dropped, it kills the engines that
 /// are left: an orchestrator that was killed leaves them all.
-pub(crate) struct Site {
+pub(crate) struct OrchestratorSetup {
     binary: PathBuf,
     folder: PathBuf,
     port: u16,
     ports: std::ops::Range<u32>,
 }
 
-impl Site {
+impl OrchestratorSetup {
     /// For a few engines.
-    pub(crate) fn small(bench: &Bench) -> anyhow::Result<Self> {
+    pub(crate) fn with_few_ports(bench: &BenchContext) -> anyhow::Result<Self> {
         Self::new(bench, FEW_PORTS)
     }
 
     /// In a new folder, for as many engines as it has `ports`.
-    pub(crate) fn new(bench: &Bench, ports: u32) -> anyhow::Result<Self> {
+    pub(crate) fn new(bench: &BenchContext, ports: u32) -> anyhow::Result<Self> {
         let binary = bench.binary.clone();
-        Ok(Self { binary, folder: bench.folder()?, port: free_port()?, ports: port_range(ports)? })
+        Ok(Self { binary, folder: bench.new_folder()?, port: free_port()?, ports: port_range(ports)? })
     }
 
     /// Starts it, with all that it has from the last time.
     pub(crate) async fn start(&self) -> anyhow::Result<Orchestrator> {
-        let home = self.home();
+        let home = self.up_folder();
         let mut command = Command::new(&self.binary);
         command
             .arg("up")
@@ -66,56 +66,60 @@ impl Site {
             .env("ORCH_PORT_MAX", (self.ports.end - 1).to_string())
             .env("LLM_PROVIDER", "scripted");
         let mut process = Process::spawn(command, "the orchestrator", log_file(&self.folder, "up"))?;
-        let deadline = Instant::now() + READY;
+        let deadline = Instant::now() + READY_TIMEOUT;
         loop {
-            process.must_run()?;
-            if let Some((address, key)) = access(&home)?
-                && is_well(address).await
+            process.ensure_running()?;
+            if let Some((address, key)) = read_access(&home)?
+                && is_healthy(address).await
             {
                 return Ok(Orchestrator { process, address, key });
             }
             if Instant::now() > deadline {
-                bail!("the orchestrator was not ready within {} s:\n{}", READY.as_secs(), process.said());
+                bail!(
+                    "the orchestrator was not ready within {} s:\n{}",
+                    READY_TIMEOUT.as_secs(),
+                    process.log_tail()
+                );
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
     /// Its registry, once it has been started.
-    pub(crate) fn registry(&self) -> PathBuf {
-        self.home().join("registry.sqlite")
+    pub(crate) fn registry_file(&self) -> PathBuf {
+        self.up_folder().join("registry.sqlite")
     }
 
     /// The folder of its `up`.
-    pub(crate) fn home(&self) -> PathBuf {
+    pub(crate) fn up_folder(&self) -> PathBuf {
         self.folder.join("up")
     }
 }
 
-impl Drop for Site {
+impl Drop for OrchestratorSetup {
     fn drop(&mut self) {
-        kill_engines(&self.home());
+        kill_engines(&self.up_folder());
     }
 }
 
 /// So many ports for engines. Runs at the same time are kept apart by their process ids.
 pub(crate) fn port_range(ports: u32) -> anyhow::Result<std::ops::Range<u32>> {
-    let ranges = PORTS.len() / usize::try_from(ports)?;
+    let ranges = ENGINE_PORT_RANGE.len() / usize::try_from(ports)?;
     let range = std::process::id() % u32::try_from(ranges)?;
-    let first = PORTS.start + range * ports;
+    let first = ENGINE_PORT_RANGE.start + range * ports;
     Ok(first..first + ports)
 }
 
 /// Kills the engines that run below `home`, known by where their brain is.
 pub(crate) fn kill_engines(home: &Path) {
     let brain = format!("SQLITE_DB_PATH={}/", home.display());
-    let is_ours = |environment: &Vec<u8>| {
+    let is_managed_dir_name = |environment: &Vec<u8>| {
         environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(brain.as_bytes()))
     };
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ours = processes.filter(|entry| {
         // What belongs to someone else cannot be read, and is not ours.
-        std::fs::read(entry.path().join("environ")).as_ref().is_ok_and(is_ours)
+        std::fs::read(entry.path().join("environ")).as_ref().is_ok_and(is_managed_dir_name)
     });
     for engine in ours.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)) {
         // It may just have ended by itself.
@@ -137,13 +141,13 @@ impl Orchestrator {
     }
 
     /// Ends it, which puts its engines to sleep.
-    pub(crate) fn end(self) -> anyhow::Result<()> {
-        self.end_within(END)
+    pub(crate) fn shut_down(self) -> anyhow::Result<()> {
+        self.shut_down_within(STOP_TIMEOUT)
     }
 
     /// The same with many engines, which takes its time.
-    pub(crate) fn end_within(mut self, at_most: Duration) -> anyhow::Result<()> {
-        self.process.end_within(at_most).map(drop)
+    pub(crate) fn shut_down_within(mut self, at_most: Duration) -> anyhow::Result<()> {
+        self.process.stop_within(at_most).map(drop)
     }
 
     /// Kills it, which leaves its engines running.
@@ -163,14 +167,15 @@ impl Orchestrator {
         user: &str,
     ) -> anyhow::Result<ProvisionedEngine> {
         let body = ProvisionEngine { user_id: UserId::new(user)?, engine_version: None };
-        let request = self.request(client, Method::POST, "/engines/provision", Some(&body))?;
-        client.json(request).await
+        let request = self.build_request(client, Method::POST, "/engines/provision", Some(&body))?;
+        client.fetch_json(request).await
     }
 
     /// The request that stops.
     pub(crate) async fn stop(&self, client: &mut Client, user: &str) -> anyhow::Result<StoppedEngine> {
-        let request = self.request::<()>(client, Method::POST, &format!("/engines/{user}/stop"), None)?;
-        client.json(request).await
+        let request =
+            self.build_request::<()>(client, Method::POST, &format!("/engines/{user}/stop"), None)?;
+        client.fetch_json(request).await
     }
 
     /// The request that starts.
@@ -179,24 +184,25 @@ impl Orchestrator {
         client: &mut Client,
         user: &str,
     ) -> anyhow::Result<StartedEngine> {
-        let request = self.request::<()>(client, Method::POST, &format!("/engines/{user}/start"), None)?;
-        client.json(request).await
+        let request =
+            self.build_request::<()>(client, Method::POST, &format!("/engines/{user}/start"), None)?;
+        client.fetch_json(request).await
     }
 
     /// The request that admits, and wakes who sleeps.
     pub(crate) async fn wake(&self, client: &mut Client, user: &str) -> anyhow::Result<Admission> {
         let body = Admit { auto_wake: true, ..Admit::default() };
         let path = format!("/engines/{user}/admit");
-        client.json(self.request(client, Method::POST, &path, Some(&body))?).await
+        client.fetch_json(self.build_request(client, Method::POST, &path, Some(&body))?).await
     }
 
     /// How many engines run.
-    pub(crate) async fn running(&self, client: &mut Client) -> anyhow::Result<u64> {
-        self.count(client, "running").await
+    pub(crate) async fn running_count(&self, client: &mut Client) -> anyhow::Result<u64> {
+        self.engine_count(client, "running").await
     }
 
     /// How many engines are in this state.
-    pub(crate) async fn count(&self, client: &mut Client, status: &str) -> anyhow::Result<u64> {
+    pub(crate) async fn engine_count(&self, client: &mut Client, status: &str) -> anyhow::Result<u64> {
         let list: EngineList = self.get(client, &format!("/engines?status={status}&limit=1")).await?;
         Ok(list.total)
     }
@@ -207,27 +213,27 @@ impl Orchestrator {
         client: &mut Client,
         path: &str,
     ) -> anyhow::Result<T> {
-        client.json(self.request::<()>(client, Method::GET, path, None)?).await
+        client.fetch_json(self.build_request::<()>(client, Method::GET, path, None)?).await
     }
 
     /// The request that deletes.
     pub(crate) async fn delete(&self, client: &mut Client, user: &str) -> anyhow::Result<DestroyedEngine> {
-        let request = self.request::<()>(client, Method::DELETE, &format!("/engines/{user}"), None)?;
-        client.json(request).await
+        let request = self.build_request::<()>(client, Method::DELETE, &format!("/engines/{user}"), None)?;
+        client.fetch_json(request).await
     }
 
     /// The key by which it knows its product.
-    pub(crate) fn key(&self) -> &str {
+    pub(crate) fn platform_key(&self) -> &str {
         &self.key
     }
 
-    fn request<T: Serialize>(
+    fn build_request<T: Serialize>(
         &self,
         client: &Client,
         method: Method,
         path: &str,
         body: Option<&T>,
-    ) -> anyhow::Result<Outgoing> {
+    ) -> anyhow::Result<HttpRequest> {
         let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
         let request = client.request(method, path).header(PLATFORM_KEY_HEADER, &self.key);
         Ok(request.body(Full::from(body))?)
@@ -235,24 +241,24 @@ impl Orchestrator {
 }
 
 /// An admit of a running engine, to an orchestrator or to the floor.
-pub(crate) fn admit(client: &Client, user: &str, key: &str) -> anyhow::Result<Outgoing> {
+pub(crate) fn admit_request(client: &Client, user: &str, key: &str) -> anyhow::Result<HttpRequest> {
     let body = serde_json::to_vec(&Admit::default())?;
     let request = client.request(Method::POST, &format!("/engines/{user}/admit"));
     Ok(request.header(PLATFORM_KEY_HEADER, key).body(Full::from(body))?)
 }
 
 /// The address and the key that `up` leaves in its folder; none while they are not there.
-fn access(home: &Path) -> anyhow::Result<Option<(SocketAddr, String)>> {
+fn read_access(home: &Path) -> anyhow::Result<Option<(SocketAddr, String)>> {
     let read = |name: &str| std::fs::read_to_string(home.join(name)).ok();
     let (Some(address), Some(key)) = (read("address"), read("platform.key")) else { return Ok(None) };
-    Ok(Some((address_of(&address).context("the orchestrator's address")?, key.trim().to_owned())))
+    Ok(Some((parse_address(&address).context("the orchestrator's address")?, key.trim().to_owned())))
 }
 
-pub(crate) async fn is_well(address: SocketAddr) -> bool {
+pub(crate) async fn is_healthy(address: SocketAddr) -> bool {
     let well = async {
         let mut client = Client::connect(address).await?;
         let request = client.request(Method::GET, "/health").body(Full::default())?;
-        client.json::<contract::orchestrator::Health>(request).await
+        client.fetch_json::<contract::orchestrator::Health>(request).await
     };
     well.await.is_ok_and(|health| health.status == contract::orchestrator::HealthStatus::Ok)
 }

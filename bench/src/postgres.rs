@@ -8,7 +8,7 @@ use contract::{EngineId, EngineKey, KeyHash};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 
-use crate::bench::note;
+use crate::context::log_progress;
 use crate::registry;
 
 /// New databases, of this run alone.
@@ -21,7 +21,7 @@ pub(crate) struct Databases<const N: usize> {
 
 impl<const N: usize> Databases<N> {
     /// Makes one for each of `purposes`.
-    pub(crate) async fn make(server: &str, purposes: [&str; N]) -> anyhow::Result<Self> {
+    pub(crate) async fn create(server: &str, purposes: [&str; N]) -> anyhow::Result<Self> {
         let names = purposes.map(|purpose| format!("roundhouse_bench_{}_{purpose}", std::process::id()));
         let mut connection = connect(server).await?;
         for name in &names {
@@ -51,7 +51,7 @@ impl<const N: usize> Drop for Databases<N> {
         };
         let dropped = std::thread::scope(|scope| scope.spawn(drop).join());
         if !matches!(dropped, Ok(Ok(()))) {
-            note(&format!("the databases {} may be left on the server", self.names.join(", ")));
+            log_progress(&format!("the databases {} may be left on the server", self.names.join(", ")));
         }
     }
 }
@@ -79,7 +79,7 @@ pub(crate) async fn add_engines(url: &str, numbers: Range<u32>) -> anyhow::Resul
     for number in numbers {
         let key = EngineKey::generate()?;
         ids.push(EngineId::new().to_string());
-        users.push(registry::user(number));
+        users.push(registry::user_name(number));
         hashes.push(KeyHash::of(key.expose()).to_hex());
         // As long as a sealed one.
         sealed.push(format!("{0}{0}", key.expose()));

@@ -14,11 +14,11 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Between two looks at something that is awaited.
-pub(crate) const PAUSE: Duration = Duration::from_micros(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// How long a process may take to end when it is asked to.
-pub(crate) const END: Duration = Duration::from_secs(20);
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How much of a failed process's log is shown.
-const LOG_TAIL: usize = 2_000;
+const LOG_TAIL_BYTES: usize = 2_000;
 /// `USER_HZ`, in which the kernel counts processor time: 100 on every architecture that we build for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -66,17 +66,17 @@ impl Process {
     }
 
     /// The end of what it said.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         let log = fs::read(&self.log).unwrap_or_default();
-        let tail = log.get(log.len().saturating_sub(LOG_TAIL)..).unwrap_or_default();
+        let tail = log.get(log.len().saturating_sub(LOG_TAIL_BYTES)..).unwrap_or_default();
         String::from_utf8_lossy(tail).trim().to_owned()
     }
 
     /// An error if it has ended by itself.
-    pub(crate) fn must_run(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn ensure_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().context("a child cannot be waited for")? {
             None => Ok(()),
-            Some(status) => bail!("{} ended by itself ({status}). It said:\n{}", self.name, self.said()),
+            Some(status) => bail!("{} ended by itself ({status}). It said:\n{}", self.name, self.log_tail()),
         }
     }
 
@@ -84,24 +84,24 @@ impl Process {
     ///
     /// # Errors
     /// It did not end in time, or not as a clean end is.
-    pub(crate) fn end(&mut self) -> anyhow::Result<Duration> {
-        self.end_within(END)
+    pub(crate) fn stop(&mut self) -> anyhow::Result<Duration> {
+        self.stop_within(STOP_TIMEOUT)
     }
 
     /// The same where it may take longer, or must not take as long.
-    pub(crate) fn end_within(&mut self, at_most: Duration) -> anyhow::Result<Duration> {
+    pub(crate) fn stop_within(&mut self, at_most: Duration) -> anyhow::Result<Duration> {
         let began = Instant::now();
         self.terminate()?;
         match self.wait(at_most)? {
             Some(status) if status.success() => Ok(began.elapsed()),
-            Some(status) => bail!("{} ended with {status}. It said:\n{}", self.name, self.said()),
+            Some(status) => bail!("{} ended with {status}. It said:\n{}", self.name, self.log_tail()),
             None => bail!("{} did not end within {} s of SIGTERM", self.name, at_most.as_secs()),
         }
     }
 
     /// Kills it, as a crash would.
     pub(crate) fn kill(&mut self) -> anyhow::Result<()> {
-        self.must_run()?;
+        self.ensure_running()?;
         self.child.kill().with_context(|| format!("{} cannot be killed", self.name))?;
         self.child.wait().context("a child cannot be waited for").map(drop)
     }
@@ -110,11 +110,11 @@ impl Process {
     pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
         let path = format!("/proc/{}/smaps_rollup", self.pid());
         let text = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
-        Memory::read(&text).with_context(|| format!("{path} has no known form"))
+        Memory::parse(&text).with_context(|| format!("{path} has no known form"))
     }
 
     /// The processor time that it and its threads have used.
-    pub(crate) fn cpu(&self) -> anyhow::Result<Duration> {
+    pub(crate) fn cpu_time(&self) -> anyhow::Result<Duration> {
         let path = format!("/proc/{}/stat", self.pid());
         let text = fs::read_to_string(&path).with_context(|| format!("{path} cannot be read"))?;
         let ticks = cpu_ticks(&text).with_context(|| format!("{path} has no known form"))?;
@@ -136,7 +136,7 @@ impl Process {
             if Instant::now() > deadline {
                 return Ok(None);
             }
-            thread::park_timeout(PAUSE);
+            thread::park_timeout(POLL_INTERVAL);
         }
     }
 }
@@ -145,7 +145,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         // Nothing that fails here can be helped any more; a child that is already gone is the usual case.
         if matches!(self.child.try_wait(), Ok(None)) {
-            let asked = self.terminate().and_then(|()| self.wait(END));
+            let asked = self.terminate().and_then(|()| self.wait(STOP_TIMEOUT));
             if !matches!(asked, Ok(Some(_))) {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
@@ -156,7 +156,7 @@ impl Drop for Process {
 
 impl Memory {
     /// Reads `smaps_rollup` in the form of `proc_pid_smaps(5)`.
-    fn read(smaps_rollup: &str) -> Option<Self> {
+    fn parse(smaps_rollup: &str) -> Option<Self> {
         let mib = |name: &str| {
             let line = smaps_rollup.lines().find_map(|line| line.strip_prefix(name))?;
             let kib: u32 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn a_child_that_ends_by_itself_is_an_error_with_its_words() {
         let (mut process, _folder) = shell("echo 'no such port' >&2; exit 3");
-        process.wait(END).unwrap();
-        let error = process.must_run().unwrap_err().to_string();
+        process.wait(STOP_TIMEOUT).unwrap();
+        let error = process.ensure_running().unwrap_err().to_string();
         assert!(
             error.contains("a shell") && error.contains("no such port") && error.contains('3'),
             "{error}"
@@ -205,27 +205,27 @@ mod tests {
     #[test]
     fn a_clean_end_is_timed_and_another_is_an_error() {
         let ready = |process: &Process| {
-            while !process.said().contains("ready") {
-                thread::park_timeout(PAUSE);
+            while !process.log_tail().contains("ready") {
+                thread::park_timeout(POLL_INTERVAL);
             }
         };
         let (mut clean, _folder) = shell("trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done");
         ready(&clean);
-        assert!(clean.end().unwrap() < END);
+        assert!(clean.stop().unwrap() < STOP_TIMEOUT);
         let (mut dirty, _folder) = shell("trap 'exit 9' TERM; echo ready; while :; do sleep 0.01; done");
         ready(&dirty);
-        assert!(dirty.end().unwrap_err().to_string().contains('9'));
+        assert!(dirty.stop().unwrap_err().to_string().contains('9'));
     }
 
     #[test]
     fn memory_and_time_are_read_as_the_manual_pages_say() {
         let rollup = "7f00-7fff ---p [rollup]\nRss:   9000 kB\nPss:    5120 kB\nPss_Anon:    512 kB\n";
-        assert_eq!(Memory::read(rollup), Some(Memory { pss_mib: 5.0, anonymous_mib: 0.5 }));
-        assert_eq!(Memory::read("Rss: 1 kB"), None);
+        assert_eq!(Memory::parse(rollup), Some(Memory { pss_mib: 5.0, anonymous_mib: 0.5 }));
+        assert_eq!(Memory::parse("Rss: 1 kB"), None);
         let stat = "42 (a ) b) S 1 42 42 0 -1 4194560 100 0 0 0 17 5 0 0 20 0 3 0 100 1 1";
         assert_eq!(cpu_ticks(stat), Some(22));
         let (process, _folder) = shell("sleep 5");
         assert!(process.memory().unwrap().pss_mib > 0.0);
-        assert!(process.cpu().unwrap() < Duration::from_secs(1));
+        assert!(process.cpu_time().unwrap() < Duration::from_secs(1));
     }
 }

@@ -1,7 +1,7 @@
 //! The model's double, on a runtime of its own, and the wires to it.
 
 use anyhow::{Context as _, bail};
-use strict_provider::{CapturedRequest, Reply, StrictProvider};
+use strict_provider::{CapturedRequest, MockProvider, Reply};
 use tokio::runtime::{Builder, Runtime};
 
 /// The vendors' protocols that an engine speaks.
@@ -15,7 +15,7 @@ pub(crate) enum Wire {
 }
 
 /// What every engine calls its model.
-pub(crate) const MODEL: &str = "gemini-3-bench";
+pub(crate) const MODEL_NAME: &str = "gemini-3-bench";
 
 impl Wire {
     pub(crate) const ALL: [Self; 5] =
@@ -33,7 +33,7 @@ impl Wire {
     }
 
     /// As `LLM_PROVIDER` names who speaks it.
-    pub(crate) const fn provider(self) -> &'static str {
+    pub(crate) const fn provider_name(self) -> &'static str {
         match self {
             Self::Anthropic => "anthropic",
             Self::OpenAi | Self::Responses => "openai",
@@ -55,16 +55,16 @@ impl Wire {
 }
 
 /// A running provider that gives one reply to every request.
-pub(crate) struct Provider {
-    provider: StrictProvider,
+pub(crate) struct FixedReplyProvider {
+    provider: MockProvider,
     runtime: Option<Runtime>,
 }
 
-impl Provider {
+impl FixedReplyProvider {
     /// Starts it, on one thread that nothing else uses.
     pub(crate) async fn start(reply: Reply) -> anyhow::Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let started = runtime.spawn(StrictProvider::builder().guard_protocol(false).start()).await;
+        let started = runtime.spawn(MockProvider::builder().panic_on_refusals(false).start()).await;
         let provider = started.context("the provider's thread failed")?.context("no provider could start")?;
         provider.set_default_reply(reply);
         Ok(Self { provider, runtime: Some(runtime) })
@@ -99,7 +99,7 @@ impl Provider {
     ///
     /// # Errors
     /// One of them broke the protocol.
-    pub(crate) fn settle(&self) -> anyhow::Result<()> {
+    pub(crate) fn check_and_clear(&self) -> anyhow::Result<()> {
         self.provider.clear_requests();
         match self.provider.take_refusals().first() {
             None => Ok(()),
@@ -108,7 +108,7 @@ impl Provider {
     }
 }
 
-impl Drop for Provider {
+impl Drop for FixedReplyProvider {
     fn drop(&mut self) {
         // A runtime that waits for its tasks may not be dropped where other tasks run.
         if let Some(runtime) = self.runtime.take() {

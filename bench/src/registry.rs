@@ -9,19 +9,20 @@ use anyhow::Context as _;
 use contract::{EngineId, EngineKey, KeyHash};
 use rusqlite::{Connection, params};
 
-use crate::floors::{ADMIT_USERS, admit_user};
+use crate::baselines::{ADMIT_USERS, admit_user};
 
 /// How long to wait for an orchestrator that writes at the same time.
-const BUSY: Duration = Duration::from_secs(30);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Over how long the ledger's rows are spread.
-const LEDGER_AGE_MS: i64 = 30 * 24 * 3_600 * 1_000;
+const AUDIT_LOG_AGE_MS: i64 = 30 * 24 * 3_600 * 1_000;
 /// What the rows of a ledger record, in turn.
-const EVENTS: [&str; 8] = ["provision", "sleep", "wake", "sleep", "wake", "crash", "restart", "destroy"];
+const AUDIT_EVENTS: [&str; 8] =
+    ["provision", "sleep", "wake", "sleep", "wake", "crash", "restart", "destroy"];
 /// Users that the ledger's rows are about.
-const LEDGER_USERS: u32 = 1_000;
+const AUDIT_LOG_USERS: u32 = 1_000;
 
 /// The user of the row with this number. In the order of the index these stand between those whose engines run.
-pub(crate) fn user(number: u32) -> String {
+pub(crate) fn user_name(number: u32) -> String {
     let neighbour = admit_user(u16::try_from(number % u32::from(ADMIT_USERS)).unwrap_or_default());
     format!("{neighbour}-{number:06}")
 }
@@ -29,7 +30,7 @@ pub(crate) fn user(number: u32) -> String {
 /// Adds the engines with these numbers to the only product, at rest: what is said to run would be looked for.
 pub(crate) fn add_engines(registry: &Path, numbers: Range<u32>) -> anyhow::Result<()> {
     let mut connection = open(registry)?;
-    let product = product(&connection)?;
+    let product = product_id(&connection)?;
     let now = now_ms()?;
     let transaction = connection.transaction()?;
     {
@@ -47,7 +48,7 @@ pub(crate) fn add_engines(registry: &Path, numbers: Range<u32>) -> anyhow::Resul
             insert.execute(params![
                 EngineId::new().to_string(),
                 product,
-                user(number),
+                user_name(number),
                 hash,
                 sealed,
                 created_at
@@ -59,23 +60,24 @@ pub(crate) fn add_engines(registry: &Path, numbers: Range<u32>) -> anyhow::Resul
 
 /// Gives the only product a ledger of `rows` rows over the last thirty days, and the counters that go with it.
 /// No orchestrator may run. The hashes are no chain: what is measured here checks none.
-pub(crate) fn write_ledger(registry: &Path, rows: u32) -> anyhow::Result<()> {
+pub(crate) fn write_audit_log(registry: &Path, rows: u32) -> anyhow::Result<()> {
     let mut connection = open(registry)?;
-    let product = product(&connection)?;
+    let product = product_id(&connection)?;
     let now = now_ms()?;
     let transaction = connection.transaction()?;
     let last: i64 = transaction.query_row("SELECT audit_seq FROM products", [], |row| row.get(0))?;
-    let users: Vec<_> = (0..LEDGER_USERS).map(|number| (EngineId::new().to_string(), user(number))).collect();
+    let users: Vec<_> =
+        (0..AUDIT_LOG_USERS).map(|number| (EngineId::new().to_string(), user_name(number))).collect();
     let mut counts = [0_i64; 2];
     {
         let mut insert = transaction.prepare(
             "INSERT INTO audit_log (product_id, id, at, engine_id, user_id, event, duration_ms, detail, hash)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         )?;
-        for (number, event) in (1..=rows).zip(EVENTS.iter().cycle()) {
-            let user = users.get(usize::try_from(number % LEDGER_USERS)?);
+        for (number, event) in (1..=rows).zip(AUDIT_EVENTS.iter().cycle()) {
+            let user = users.get(usize::try_from(number % AUDIT_LOG_USERS)?);
             let (engine_id, user_id) = user.context("there are users")?;
-            let at = now - LEDGER_AGE_MS + LEDGER_AGE_MS * i64::from(number) / i64::from(rows);
+            let at = now - AUDIT_LOG_AGE_MS + AUDIT_LOG_AGE_MS * i64::from(number) / i64::from(rows);
             let boots = ["provision", "wake", "restart"].contains(event);
             let duration = boots.then_some(20 + i64::from(number % 30));
             let detail = r#"{"from":"running","reason":"idle","to":"sleeping"}"#;
@@ -104,11 +106,11 @@ pub(crate) fn copy(registry: &Path, to: &Path) -> anyhow::Result<()> {
 
 fn open(registry: &Path) -> anyhow::Result<Connection> {
     let connection = Connection::open(registry)?;
-    connection.busy_timeout(BUSY)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     Ok(connection)
 }
 
-fn product(connection: &Connection) -> anyhow::Result<String> {
+fn product_id(connection: &Connection) -> anyhow::Result<String> {
     let product = connection.query_row("SELECT product_id FROM products", [], |row| row.get(0));
     product.context("the registry has no product")
 }
@@ -129,7 +131,7 @@ pub(crate) mod tests {
     ];
 
     /// A registry with one product, and nothing else.
-    pub(crate) fn empty(path: &Path) {
+    pub(crate) fn create_empty(path: &Path) {
         let connection = Connection::open(path).unwrap();
         for step in SCHEMA {
             connection.execute_batch(step).unwrap();
@@ -144,10 +146,10 @@ pub(crate) mod tests {
     fn what_is_written_adds_up() {
         let folder = tempfile::tempdir().unwrap();
         let registry = folder.path().join("registry.sqlite");
-        empty(&registry);
+        create_empty(&registry);
         add_engines(&registry, 0..10).unwrap();
         add_engines(&registry, 10..30).unwrap();
-        write_ledger(&registry, 80).unwrap();
+        write_audit_log(&registry, 80).unwrap();
         let connection = Connection::open(&registry).unwrap();
         let number = |query: &str| connection.query_row(query, [], |row| row.get::<_, i64>(0)).unwrap();
         assert_eq!(number("SELECT COUNT(DISTINCT user_id) FROM engines WHERE status = 'stopped'"), 30);

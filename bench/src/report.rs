@@ -8,11 +8,11 @@ use crate::stats::{Spread, spread};
 #[derive(Clone, Debug)]
 pub(crate) struct Quantity {
     /// What was measured, such as `start`.
-    pub(crate) what: String,
+    pub(crate) name: String,
     pub(crate) unit: Unit,
-    pub(crate) ours: Subject,
+    pub(crate) subject: Subject,
     /// The floors, or what ours stands beside. The budget is judged against the first of them.
-    pub(crate) floors: Vec<Subject>,
+    pub(crate) baselines: Vec<Subject>,
     pub(crate) budget: Option<Budget>,
 }
 
@@ -22,28 +22,28 @@ pub(crate) struct Subject {
     pub(crate) name: String,
     pub(crate) samples: Vec<f64>,
     /// What ours is compared with and may be better than, unlike a floor.
-    beside: bool,
+    is_comparison: bool,
 }
 
 impl Subject {
     /// A subject without samples yet.
     pub(crate) fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), samples: Vec::new(), beside: false }
+        Self { name: name.into(), samples: Vec::new(), is_comparison: false }
     }
 
     /// One of ours under other conditions, to compare with: it stands where a floor does and is none.
-    pub(crate) fn beside(name: impl Into<String>) -> Self {
-        Self { beside: true, ..Self::new(name) }
+    pub(crate) fn comparison(name: impl Into<String>) -> Self {
+        Self { is_comparison: true, ..Self::new(name) }
     }
 
     /// As a budget names it.
-    fn short(&self) -> &str {
-        if self.beside { &self.name } else { "floor" }
+    fn budget_label(&self) -> &str {
+        if self.is_comparison { &self.name } else { "floor" }
     }
 
     /// As its line names it.
-    fn long(&self) -> String {
-        format!("{}: {}", if self.beside { "beside" } else { "floor" }, self.name)
+    fn line_label(&self) -> String {
+        format!("{}: {}", if self.is_comparison { "beside" } else { "floor" }, self.name)
     }
 }
 
@@ -85,7 +85,7 @@ impl Unit {
     }
 
     /// Whether `one` is better than `other`.
-    fn better(self, one: f64, other: f64) -> bool {
+    fn is_better(self, one: f64, other: f64) -> bool {
         match self {
             Self::PerSecond | Self::MegabytesPerSecond => one > other,
             Self::Milliseconds
@@ -101,11 +101,11 @@ impl Unit {
 /// What the median must keep to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Budget {
-    Most(f64),
-    Least(f64),
-    MostAboveFloor(f64),
-    MostTimesFloor(f64),
-    LeastTimesFloor(f64),
+    AtMost(f64),
+    AtLeast(f64),
+    AboveBaseline(f64),
+    AtMostTimesBaseline(f64),
+    AtLeastTimesBaseline(f64),
 }
 
 impl Budget {
@@ -113,22 +113,22 @@ impl Budget {
     fn text(self, unit: Unit, other: &str) -> String {
         let symbol = unit.symbol();
         match self {
-            Self::Most(bound) => format!("≤ {} {symbol}", number(bound)),
-            Self::Least(bound) => format!("≥ {} {symbol}", number(bound)),
-            Self::MostAboveFloor(bound) => format!("≤ {other} + {} {symbol}", number(bound)),
-            Self::MostTimesFloor(factor) => format!("≤ {factor} × {other}"),
-            Self::LeastTimesFloor(factor) => format!("≥ {factor} × {other}"),
+            Self::AtMost(bound) => format!("≤ {} {symbol}", format_number(bound)),
+            Self::AtLeast(bound) => format!("≥ {} {symbol}", format_number(bound)),
+            Self::AboveBaseline(bound) => format!("≤ {other} + {} {symbol}", format_number(bound)),
+            Self::AtMostTimesBaseline(factor) => format!("≤ {factor} × {other}"),
+            Self::AtLeastTimesBaseline(factor) => format!("≥ {factor} × {other}"),
         }
     }
 
     /// None where there is no floor to compare with.
     fn is_met(self, ours: f64, floor: Option<f64>) -> Option<bool> {
         Some(match self {
-            Self::Most(bound) => ours <= bound,
-            Self::Least(bound) => ours >= bound,
-            Self::MostAboveFloor(bound) => ours <= floor? + bound,
-            Self::MostTimesFloor(factor) => ours <= floor? * factor,
-            Self::LeastTimesFloor(factor) => ours >= floor? * factor,
+            Self::AtMost(bound) => ours <= bound,
+            Self::AtLeast(bound) => ours >= bound,
+            Self::AboveBaseline(bound) => ours <= floor? + bound,
+            Self::AtMostTimesBaseline(factor) => ours <= floor? * factor,
+            Self::AtLeastTimesBaseline(factor) => ours >= floor? * factor,
         })
     }
 }
@@ -156,44 +156,47 @@ impl Verdict {
 impl Quantity {
     /// Adds a round's samples: ours, and that of the first floor or of what ours stands beside.
     pub(crate) fn add(&mut self, ours: impl Into<Option<f64>>, other: impl Into<Option<f64>>) {
-        self.ours.samples.extend(ours.into());
-        if let Some(floor) = self.floors.first_mut() {
+        self.subject.samples.extend(ours.into());
+        if let Some(floor) = self.baselines.first_mut() {
             floor.samples.extend(other.into());
         }
     }
 
     fn verdict(&self) -> Option<Verdict> {
-        let ours = spread(&self.ours.samples)?.median;
+        let ours = spread(&self.subject.samples)?.median;
         let median = |floor: &Subject| spread(&floor.samples).map(|spread| spread.median);
-        let real = self.floors.iter().filter(|floor| !floor.beside);
-        if real.filter_map(median).any(|floor| self.unit.better(ours, floor)) {
+        let real = self.baselines.iter().filter(|floor| !floor.is_comparison);
+        if real.filter_map(median).any(|floor| self.unit.is_better(ours, floor)) {
             return Some(Verdict::FloorIsWrong);
         }
-        let met = self.budget?.is_met(ours, self.floors.iter().find_map(median))?;
+        let met = self.budget?.is_met(ours, self.baselines.iter().find_map(median))?;
         Some(if met { Verdict::Met } else { Verdict::Missed })
     }
 
     fn budget_text(&self) -> Option<String> {
-        let other = self.floors.first().map_or("floor", Subject::short);
+        let other = self.baselines.first().map_or("floor", Subject::budget_label);
         self.budget.map(|budget| budget.text(self.unit, other))
     }
 }
 
-const HEAD: [&str; 8] = ["what", "measured", "median", "min", "max", "ratio", "budget", ""];
+const COLUMN_HEADERS: [&str; 8] = ["what", "measured", "median", "min", "max", "ratio", "budget", ""];
 /// Texts stand to the left, numbers to the right.
-const LEFT: [bool; 8] = [true, true, false, false, false, false, true, true];
+const LEFT_ALIGNED: [bool; 8] = [true, true, false, false, false, false, true, true];
 
 /// The table: for each quantity a line for ours and one for each floor, with ours as a multiple of it.
-pub(crate) fn table(quantities: &[Quantity]) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned)];
+pub(crate) fn render_table(quantities: &[Quantity]) -> String {
+    let mut rows = vec![COLUMN_HEADERS.map(str::to_owned)];
     for quantity in quantities {
-        rows.extend(lines(quantity));
+        rows.extend(render_rows(quantity));
     }
-    aligned(&rows, LEFT)
+    align_columns(&rows, LEFT_ALIGNED)
 }
 
 /// Rows with their columns below each other, to the left or to the right.
-pub(crate) fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], left: [bool; COLUMNS]) -> String {
+pub(crate) fn align_columns<const COLUMNS: usize>(
+    rows: &[[String; COLUMNS]],
+    left: [bool; COLUMNS],
+) -> String {
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
@@ -212,31 +215,32 @@ pub(crate) fn aligned<const COLUMNS: usize>(rows: &[[String; COLUMNS]], left: [b
     table
 }
 
-fn lines(quantity: &Quantity) -> Vec<[String; 8]> {
+fn render_rows(quantity: &Quantity) -> Vec<[String; 8]> {
     let unit = quantity.unit.symbol();
-    let ours = spread(&quantity.ours.samples);
+    let ours = spread(&quantity.subject.samples);
     let line = |what: &str, name: &str, spread: Option<Spread>, ratio, budget, verdict: &str| {
-        let cell =
-            |pick: fn(Spread) -> f64| spread.map_or_else(|| "-".to_owned(), |spread| number(pick(spread)));
+        let cell = |pick: fn(Spread) -> f64| {
+            spread.map_or_else(|| "-".to_owned(), |spread| format_number(pick(spread)))
+        };
         let median = format!("{} {unit}", cell(|spread| spread.median));
         let (min, max) = (cell(|spread| spread.min), cell(|spread| spread.max));
         [what.to_owned(), name.to_owned(), median, min, max, ratio, budget, verdict.to_owned()]
     };
     let budget = quantity.budget_text().unwrap_or_default();
     let verdict = quantity.verdict().map_or("", Verdict::text);
-    let mut lines = vec![line(&quantity.what, &quantity.ours.name, ours, String::new(), budget, verdict)];
-    for floor in &quantity.floors {
+    let mut lines = vec![line(&quantity.name, &quantity.subject.name, ours, String::new(), budget, verdict)];
+    for floor in &quantity.baselines {
         let floor_spread = spread(&floor.samples);
         let ratio = ours
             .zip(floor_spread)
             .map_or_else(String::new, |(ours, floor)| format!("{:.2}", ours.median / floor.median));
-        lines.push(line("", &floor.long(), floor_spread, ratio, String::new(), ""));
+        lines.push(line("", &floor.line_label(), floor_spread, ratio, String::new(), ""));
     }
     lines
 }
 
 /// A number with about three digits that matter, and thousands apart.
-fn number(value: f64) -> String {
+fn format_number(value: f64) -> String {
     if value.abs() < 10.0 {
         return format!("{value:.2}");
     }
@@ -256,24 +260,24 @@ fn number(value: f64) -> String {
 }
 
 /// The same as JSON, with every sample.
-pub(crate) fn json(quantities: &[Quantity], rounds: usize) -> serde_json::Result<String> {
+pub(crate) fn render_json(quantities: &[Quantity], rounds: usize) -> serde_json::Result<String> {
     let quantities = quantities.iter().map(|quantity| {
         let median = |subject: &Subject| spread(&subject.samples).map(|spread| spread.median);
-        let ours = median(&quantity.ours);
+        let ours = median(&quantity.subject);
         let subject = |subject: &Subject, ratio: Option<f64>| {
             serde_json::json!({
                 "name": subject.name, "spread": spread(&subject.samples), "samples": subject.samples,
-                "ratio": ratio, "beside": subject.beside,
+                "ratio": ratio, "beside": subject.is_comparison,
             })
         };
-        let floors = quantity.floors.iter().map(|floor| {
+        let floors = quantity.baselines.iter().map(|floor| {
             let ratio = ours.zip(median(floor)).map(|(ours, floor)| ours / floor);
             subject(floor, ratio)
         });
         serde_json::json!({
-            "what": quantity.what,
+            "what": quantity.name,
             "unit": quantity.unit,
-            "ours": subject(&quantity.ours, None),
+            "ours": subject(&quantity.subject, None),
             "floors": floors.collect::<Vec<_>>(),
             "budget": quantity.budget_text(),
             "verdict": quantity.verdict(),

@@ -2,19 +2,19 @@
 //! and to plain indexes beside it, and all are asked the same questions.
 
 mod attributes;
-mod chatter;
 mod corpus;
 mod dates;
-mod dice;
+mod distractors;
 mod fact;
-mod filled;
-mod noise;
-mod people;
-mod plain_index;
+mod filled_brain;
+mod fts_baseline;
 mod plan;
+mod rng;
 mod score;
+mod small_talk;
+mod stemming;
+mod subjects;
 mod table;
-mod words;
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -23,20 +23,20 @@ use anyhow::Context as _;
 use clap::Args;
 
 use self::corpus::{Corpus, Question};
-use self::filled::Filled;
-use self::plain_index::{PlainIndex, Unit};
-use self::score::{RESULTS, Score};
-use self::table::{Answered, MEMORY};
-use crate::bench::note;
+use self::filled_brain::FilledBrain;
+use self::fts_baseline::{FtsBaseline, IndexUnit};
+use self::score::{RESULT_LIMIT, Score};
+use self::table::{MEMORY_INDEX_NAME, QuestionResult};
+use crate::context::log_progress;
 
 /// The sizes, and the seeds that are reported.
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 const SEEDS: [u64; 3] = [11, 12, 13];
 /// What is measured without `--full`: on the seed on which the ranking was tuned, so that whoever tunes it looks at no
 /// other by accident.
-const SMALL: (usize, u64) = (1_000, 1);
+const DEFAULT_SIZE_AND_SEED: (usize, u64) = (1_000, 1);
 /// How often each question is asked: once for what is found, and then for the time.
-const TIMED: usize = 5;
+const TIMED_SEARCHES: usize = 5;
 
 /// `bench retrieval`.
 #[derive(Args)]
@@ -58,8 +58,11 @@ pub(crate) struct Retrieval {
 impl Retrieval {
     /// Measures, and prints what came of it.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let (sizes, seeds) =
-            if self.full { (&SIZES[..], &SEEDS[..]) } else { (&[SMALL.0][..], &[SMALL.1][..]) };
+        let (sizes, seeds) = if self.full {
+            (&SIZES[..], &SEEDS[..])
+        } else {
+            (&[DEFAULT_SIZE_AND_SEED.0][..], &[DEFAULT_SIZE_AND_SEED.1][..])
+        };
         let sizes: Vec<usize> = if self.records.is_empty() {
             sizes.to_vec()
         } else {
@@ -73,54 +76,69 @@ impl Retrieval {
                 answered.extend(runtime.block_on(measure(*seed, records))?);
             }
         }
-        let text = if self.json { table::json(&answered)? + "\n" } else { table::table(&answered) };
+        let text =
+            if self.json { table::render_json(&answered)? + "\n" } else { table::render_table(&answered) };
         Ok(std::io::stdout().lock().write_all(text.as_bytes())?)
     }
 }
 
 /// Asks all questions of one life.
-async fn measure(seed: u64, records: usize) -> anyhow::Result<Vec<Answered>> {
+async fn measure(seed: u64, records: usize) -> anyhow::Result<Vec<QuestionResult>> {
     let corpus = Corpus::generate(seed, records)?;
-    note(&format!(
+    log_progress(&format!(
         "retrieval: seed {seed}, {} records in {} conversations are told",
-        corpus.records(),
+        corpus.record_count(),
         corpus.sessions.len()
     ));
     let folder = tempfile::tempdir().context("no temporary folder can be made")?;
-    let filled = Filled::new(&folder.path().join("brain.sqlite"), &corpus).await?;
+    let filled = FilledBrain::new(&folder.path().join("brain.sqlite"), &corpus).await?;
     let mut answered = Vec::new();
     for question in &corpus.questions {
-        let (found, _) = filled.search(&question.text, RESULTS)?;
-        let hits: Vec<_> = found.iter().map(|found| filled.hit(found)).collect();
-        let times = timed(|| Ok(filled.search(&question.text, RESULTS)?.1))?;
-        answered.push(one(seed, records, MEMORY, question, Score::of(question, &hits), times));
+        let (found, _) = filled.search(&question.text, RESULT_LIMIT)?;
+        let hits: Vec<_> = found.iter().map(|found| filled.to_hit(found)).collect();
+        let times = time_searches(|| Ok(filled.search(&question.text, RESULT_LIMIT)?.1))?;
+        answered.push(question_result(
+            seed,
+            records,
+            MEMORY_INDEX_NAME,
+            question,
+            Score::compute(question, &hits),
+            times,
+        ));
     }
-    for unit in Unit::ALL {
-        let index = PlainIndex::new(&folder.path().join(unit.name()), &corpus, unit)?;
+    for unit in IndexUnit::ALL {
+        let index = FtsBaseline::new(&folder.path().join(unit.name()), &corpus, unit)?;
         for question in &corpus.questions {
-            let (hits, _) = index.search(&question.text, RESULTS)?;
-            let times = timed(|| Ok(index.search(&question.text, RESULTS)?.1))?;
-            answered.push(one(seed, records, unit.name(), question, Score::of(question, &hits), times));
+            let (hits, _) = index.search(&question.text, RESULT_LIMIT)?;
+            let times = time_searches(|| Ok(index.search(&question.text, RESULT_LIMIT)?.1))?;
+            answered.push(question_result(
+                seed,
+                records,
+                unit.name(),
+                question,
+                Score::compute(question, &hits),
+                times,
+            ));
         }
     }
     Ok(answered)
 }
 
 /// The times of a search, in milliseconds.
-fn timed(mut search: impl FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<Vec<f64>> {
-    (0..TIMED).map(|_| Ok(search()?.as_secs_f64() * 1_000.0)).collect()
+fn time_searches(mut search: impl FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<Vec<f64>> {
+    (0..TIMED_SEARCHES).map(|_| Ok(search()?.as_secs_f64() * 1_000.0)).collect()
 }
 
-fn one(
+fn question_result(
     seed: u64,
     records: usize,
     index: &'static str,
     question: &Question,
     score: Score,
     times_ms: Vec<f64>,
-) -> Answered {
+) -> QuestionResult {
     let Question { kind, is_paraphrase, .. } = *question;
-    Answered { seed, records, index, kind, is_paraphrase, score, times_ms }
+    QuestionResult { seed, records, index, kind, is_paraphrase, score, times_ms }
 }
 
 #[cfg(test)]
@@ -130,15 +148,21 @@ mod tests {
     #[tokio::test]
     async fn a_life_is_told_and_every_index_is_asked_every_question() {
         let answered = measure(1, 1_000).await.unwrap();
-        let indexes: Vec<&str> = std::iter::once(MEMORY).chain(Unit::ALL.map(Unit::name)).collect();
+        let indexes: Vec<&str> =
+            std::iter::once(MEMORY_INDEX_NAME).chain(IndexUnit::ALL.map(IndexUnit::name)).collect();
         for index in indexes {
             let of = || answered.iter().filter(|one| one.index == index);
             assert_eq!(of().count(), 72);
-            assert!(of().all(|one| one.times_ms.len() == TIMED));
+            assert!(of().all(|one| one.times_ms.len() == TIMED_SEARCHES));
             // Whatever the ranking is, the most of what is asked for in its own words is found.
-            let alike = || of().filter(|one| !one.is_paraphrase && one.kind != plan::Kind::Unanswerable);
-            let found = alike().filter(|one| one.score.at_10 > 0.0).count();
-            assert!(found * 3 > alike().count() * 2, "{index}: {found} of {}", alike().count());
+            let are_inflections =
+                || of().filter(|one| !one.is_paraphrase && one.kind != plan::QuestionKind::Unanswerable);
+            let found = are_inflections().filter(|one| one.score.recall_at_10 > 0.0).count();
+            assert!(
+                found * 3 > are_inflections().count() * 2,
+                "{index}: {found} of {}",
+                are_inflections().count()
+            );
         }
     }
 
@@ -146,13 +170,13 @@ mod tests {
     async fn a_brain_shows_what_it_was_told_in_the_places_where_it_was() {
         let corpus = Corpus::generate(3, 1_000).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let filled = Filled::new(&folder.path().join("brain.sqlite"), &corpus).await.unwrap();
+        let filled = FilledBrain::new(&folder.path().join("brain.sqlite"), &corpus).await.unwrap();
         let mut kinds = std::collections::BTreeSet::new();
         for question in &corpus.questions {
             for place in question.evidence.iter().flatten() {
                 let text = corpus.text(*place).unwrap();
                 let (found, _) = filled.search(text, 20).unwrap();
-                let shows = |found: &&engine::brain::Found| filled.hit(found).places.contains(place);
+                let shows = |found: &&engine::store::SearchHit| filled.to_hit(found).sources.contains(place);
                 for found in found.iter().filter(shows) {
                     assert!(found.content.contains(text), "{}", found.content);
                     kinds.insert(found.kind);

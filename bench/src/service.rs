@@ -11,24 +11,26 @@ use http_body_util::Full;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use crate::bench::Bench;
 use crate::client::Client;
-use crate::orchestrator::{FEW_PORTS, LOOK, Orchestrator, READY, is_well, kill_engines, port_range};
+use crate::context::BenchContext;
+use crate::orchestrator::{
+    FEW_PORTS, Orchestrator, POLL_INTERVAL, READY_TIMEOUT, is_healthy, kill_engines, port_range,
+};
 use crate::process::{Process, free_port, log_file};
 
 /// A folder, and how an orchestrator is set up in it. Dropped, it kills the engines that are left as processes.
-pub(crate) struct Service {
+pub(crate) struct OrchestratorService {
     binary: PathBuf,
     folder: PathBuf,
     port: u16,
-    variables: Vec<(&'static str, String)>,
+    env: Vec<(&'static str, String)>,
     admin_key: String,
 }
 
-impl Service {
+impl OrchestratorService {
     /// In a new folder, with `variables` beside those that every orchestrator needs.
-    pub(crate) fn new(bench: &Bench, variables: Vec<(&'static str, String)>) -> anyhow::Result<Self> {
-        let folder = bench.folder()?;
+    pub(crate) fn new(bench: &BenchContext, variables: Vec<(&'static str, String)>) -> anyhow::Result<Self> {
+        let folder = bench.new_folder()?;
         std::fs::create_dir(folder.join("catalog"))?;
         let random = || {
             Ok::<_, anyhow::Error>(EngineKey::generate()?.expose().trim_start_matches("sk-svc-").to_owned())
@@ -48,7 +50,7 @@ impl Service {
         ];
         all.extend(variables);
         let binary = bench.binary.clone();
-        Ok(Self { binary, folder, port: free_port()?, variables: all, admin_key })
+        Ok(Self { binary, folder, port: free_port()?, env: all, admin_key })
     }
 
     /// Its folder.
@@ -64,29 +66,33 @@ impl Service {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("ORCH_PORT", self.port.to_string())
-            .envs(self.variables.iter().map(|(name, value)| (name, value)));
+            .envs(self.env.iter().map(|(name, value)| (name, value)));
         let log = log_file(&self.folder, "orchestrator");
         let mut process = Process::spawn(command, "the orchestrator", log)?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
-        let deadline = Instant::now() + READY;
-        while !is_well(address).await {
-            process.must_run()?;
+        let deadline = Instant::now() + READY_TIMEOUT;
+        while !is_healthy(address).await {
+            process.ensure_running()?;
             if Instant::now() > deadline {
-                bail!("the orchestrator was not ready within {} s:\n{}", READY.as_secs(), process.said());
+                bail!(
+                    "the orchestrator was not ready within {} s:\n{}",
+                    READY_TIMEOUT.as_secs(),
+                    process.log_tail()
+                );
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let mut client = Client::connect(address).await?;
         let body = json!({"slug": "bench", "display_name": "Bench", "policy": policy});
         let request =
             client.request(Method::POST, "/products/register").header("x-admin-key", &self.admin_key);
-        let registered: Value = client.json(request.body(Full::from(body.to_string()))?).await?;
+        let registered: Value = client.fetch_json(request.body(Full::from(body.to_string()))?).await?;
         let key = registered.get("platform_api_key").and_then(Value::as_str).context("no platform key")?;
         Ok(Orchestrator::new(process, address, key.to_owned()))
     }
 }
 
-impl Drop for Service {
+impl Drop for OrchestratorService {
     fn drop(&mut self) {
         kill_engines(&self.folder.join("engines"));
     }

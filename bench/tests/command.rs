@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 const BENCH: &str = env!("CARGO_BIN_EXE_bench");
 
-fn errors(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
 fn a_missing_binary_is_named_with_the_way_to_build_it() {
     let output = Command::new(BENCH).args(["start", "--binary", "/nowhere/roundhouse"]).output().unwrap();
-    let errors = errors(&output);
+    let errors = stderr_of(&output);
     assert!(!output.status.success() && output.stdout.is_empty());
     assert!(errors.contains("/nowhere/roundhouse") && errors.contains("cargo build --release"), "{errors}");
 }
@@ -40,16 +40,16 @@ fn a_binary_that_is_no_engine_is_an_error_and_no_figure() {
     for what in whats {
         let arguments = [what, "--binary", "/bin/false", "--rounds", "1", "--wait-s", "0"];
         let output = Command::new(BENCH).args(arguments).output().unwrap();
-        let errors = errors(&output);
+        let errors = stderr_of(&output);
         assert!(!output.status.success() && output.stdout.is_empty(), "{what}");
         assert!(errors.contains("ended by itself"), "{what}: {errors}");
     }
 }
 
 /// Ends with the test, however that ends.
-struct Floor(Child);
+struct BaselineProcess(Child);
 
-impl Drop for Floor {
+impl Drop for BaselineProcess {
     fn drop(&mut self) {
         // It may have ended by itself, which the test has noticed.
         let _ = self.0.kill();
@@ -64,7 +64,7 @@ fn every_floor_is_a_process_that_answers() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
         let command =
             Command::new(BENCH).args(["floor", kind, "--port", &port, "--folder"]).arg(folder.path()).spawn();
-        let _floor = Floor(command.unwrap());
+        let _floor = BaselineProcess(command.unwrap());
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut stream = loop {
             match TcpStream::connect(format!("127.0.0.1:{port}")) {

@@ -15,7 +15,7 @@ use std::process::Command;
 /// The target whose linker, as the toolchain brings it, takes such a script.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The first glibc that knows packed relocations: without them a start reads, and keeps, 1.7 MB of them.
-const PACKED_SINCE: (u32, u32) = (2, 36);
+const MIN_GLIBC_WITH_PACKED_RELOCATIONS: (u32, u32) = (2, 36);
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -34,13 +34,15 @@ fn main() {
     }
     let script = Path::new(&env::var("CARGO_MANIFEST_DIR").unwrap_or_default()).join("link/start.ld");
     println!("cargo::rustc-link-arg-bins=-Wl,-T,{}", script.display());
-    if is("HOST", TARGET) && glibc().is_some_and(|version| version >= PACKED_SINCE) {
+    if is("HOST", TARGET)
+        && glibc_version().is_some_and(|version| version >= MIN_GLIBC_WITH_PACKED_RELOCATIONS)
+    {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
     }
 }
 
 /// The version of this machine's C library. A program wants at least the one that it was built with.
-fn glibc() -> Option<(u32, u32)> {
+fn glibc_version() -> Option<(u32, u32)> {
     let told = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
     let told = String::from_utf8(told.stdout).ok()?;
     let (major, minor) = told.trim().strip_prefix("glibc ")?.split_once('.')?;

@@ -5,22 +5,22 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use chaos::docker::Premises;
+use chaos::docker::DockerResources;
 use contract::EngineId;
 use contract::orchestrator::EngineStatus;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use serde_json::json;
 
-use crate::bench::{Bench, note};
+use crate::bare_containers::BareContainers;
 use crate::client::Client;
+use crate::context::{BenchContext, log_progress};
 use crate::orchestrator::Orchestrator;
-use crate::plain::Plain;
 use crate::report::{Budget, Quantity, Subject, Unit};
-use crate::service::Service;
+use crate::service::OrchestratorService;
 use crate::stats::percentile;
 
 /// Lives per round.
-const LIVES: usize = 5;
+const LIFECYCLES_PER_ROUND: usize = 5;
 const PERCENTILES: [usize; 2] = [50, 99];
 const STEPS: [(&str, &str); 5] = [
     ("provision", "plain container, fresh brain"),
@@ -30,70 +30,82 @@ const STEPS: [(&str, &str); 5] = [
     ("delete", "plain container, removed with its folder"),
 ];
 /// Provisions under way at once, and how many of them in all are timed.
-const AT_ONCE: [usize; 3] = [1, 4, 8];
-const PROVISIONS: usize = 16;
+const CONCURRENCY_LEVELS: [usize; 3] = [1, 4, 8];
+const TIMED_PROVISIONS: usize = 16;
 /// What ours may take, and the rate that goes with it.
-const TIMES: f64 = 1.25;
-const RATE: f64 = 0.8;
+const MAX_TIME_RATIO: f64 = 1.25;
+const MIN_RATE_RATIO: f64 = 0.8;
 /// How soon an engine sleeps, and how long all may take to.
-const THRESHOLD_S: f64 = 1.0;
-const ASLEEP: Duration = Duration::from_mins(1);
+const IDLE_SLEEP_THRESHOLD_S: f64 = 1.0;
+const SLEEP_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// How long each of [`STEPS`] took.
-pub(crate) type Life = [Duration; 5];
+pub(crate) type LifecycleTimes = [Duration; 5];
 
-pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
-    if let Err(missing) = Premises::base() {
-        note(&format!("containers: skipped: {missing:#}"));
+pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
+    if let Err(missing) = DockerResources::base_image() {
+        log_progress(&format!("containers: skipped: {missing:#}"));
         return Ok(Vec::new());
     }
-    let premises = Premises::new("roundhouse-bench", &bench.binary, &bench.folder()?)?;
-    let database = bench.folder()?.join("registry.sqlite");
+    let resources = DockerResources::new("roundhouse-bench", &bench.binary, &bench.new_folder()?)?;
+    let database = bench.new_folder()?.join("registry.sqlite");
     let variables = vec![
         ("ORCH_BACKEND", "docker".to_owned()),
-        ("ORCH_DOCKER_SOCKET", premises.daemon.socket.display().to_string()),
-        ("ORCH_ENGINE_IMAGE", premises.image()),
-        ("ORCH_ENGINE_NETWORK", premises.network().to_owned()),
+        ("ORCH_DOCKER_SOCKET", resources.daemon.socket.display().to_string()),
+        ("ORCH_ENGINE_IMAGE", resources.image()),
+        ("ORCH_ENGINE_NETWORK", resources.network().to_owned()),
         ("ORCH_DATABASE_URL", format!("sqlite:{}", database.display())),
     ];
-    let service = Service::new(bench, variables)?;
-    let orchestrator = service.start(json!({"idle_sleep_threshold_s": THRESHOLD_S})).await?;
-    let plain = plain(&orchestrator, &premises, &service).await?;
+    let service = OrchestratorService::new(bench, variables)?;
+    let orchestrator = service.start(json!({"idle_sleep_threshold_s": IDLE_SLEEP_THRESHOLD_S})).await?;
+    let plain = bare_containers(&orchestrator, &resources, &service).await?;
     let mut quantities = quantities();
     for round in 0..bench.rounds {
-        bench.progress("containers", round);
-        let ours = through_api(&orchestrator, round).await?;
-        let floors = (0..LIVES).map(|_| plain.life()).collect::<anyhow::Result<Vec<_>>>()?;
+        bench.report_round("containers", round);
+        let ours = measure_lifecycles(&orchestrator, round).await?;
+        let floors = (0..LIFECYCLES_PER_ROUND)
+            .map(|_| plain.measure_lifecycle())
+            .collect::<anyhow::Result<Vec<_>>>()?;
         for (quantity, step, percent) in &mut quantities {
-            quantity.add(at(&ours, *step, *percent), at(&floors, *step, *percent));
+            quantity.add(percentile_ms(&ours, *step, *percent), percentile_ms(&floors, *step, *percent));
         }
     }
     let mut measured: Vec<Quantity> = quantities.into_iter().map(|(quantity, ..)| quantity).collect();
-    for at_once in AT_ONCE {
-        let mut rate = rate(at_once);
+    for at_once in CONCURRENCY_LEVELS {
+        let mut rate = rate_quantity(at_once);
         for round in 0..bench.rounds.div_ceil(2) {
-            bench.progress(&format!("containers, {at_once} at once"), round);
-            rate.add(provisions(&orchestrator, at_once).await?, plain.provisions(at_once, PROVISIONS)?);
+            bench.report_round(&format!("containers, {at_once} at once"), round);
+            rate.add(
+                provision_rate(&orchestrator, at_once).await?,
+                plain.provision_rate(at_once, TIMED_PROVISIONS)?,
+            );
         }
         measured.push(rate);
     }
-    orchestrator.end()?;
+    orchestrator.shut_down()?;
     Ok(measured)
 }
 
 /// What the orchestrator's container of a first engine is like. That engine is gone again then.
-async fn plain(orchestrator: &Orchestrator, premises: &Premises, service: &Service) -> anyhow::Result<Plain> {
+async fn bare_containers(
+    orchestrator: &Orchestrator,
+    resources: &DockerResources,
+    service: &OrchestratorService,
+) -> anyhow::Result<BareContainers> {
     let mut client = orchestrator.connect().await?;
     let provisioned = orchestrator.provision(&mut client, "model").await?;
-    let plain = Plain::like(premises, service, provisioned.engine_id)?;
+    let plain = BareContainers::like_engine(resources, service, provisioned.engine_id)?;
     orchestrator.delete(&mut client, "model").await?;
     Ok(plain)
 }
 
-async fn through_api(orchestrator: &Orchestrator, round: usize) -> anyhow::Result<Vec<Life>> {
+async fn measure_lifecycles(
+    orchestrator: &Orchestrator,
+    round: usize,
+) -> anyhow::Result<Vec<LifecycleTimes>> {
     let mut client = orchestrator.connect().await?;
     let mut lives = Vec::new();
-    for number in 0..LIVES {
+    for number in 0..LIFECYCLES_PER_ROUND {
         let user = format!("user-{round}-{number}");
         let begin = Instant::now();
         let provisioned = orchestrator.provision(&mut client, &user).await?;
@@ -107,7 +119,7 @@ async fn through_api(orchestrator: &Orchestrator, round: usize) -> anyhow::Resul
         ensure!(started.status == EngineStatus::Running, "start answered {:?}", started.status);
         lives.push((user, provisioned.engine_id, [provision, stop, start]));
     }
-    all_asleep(orchestrator, &mut client).await?;
+    wait_until_all_asleep(orchestrator, &mut client).await?;
     let mut whole = Vec::new();
     for (user, engine_id, [provision, stop, start]) in lives {
         let (wake, delete) = wake_and_delete(orchestrator, &mut client, &user, engine_id).await?;
@@ -116,10 +128,10 @@ async fn through_api(orchestrator: &Orchestrator, round: usize) -> anyhow::Resul
     Ok(whole)
 }
 
-async fn all_asleep(orchestrator: &Orchestrator, client: &mut Client) -> anyhow::Result<()> {
+async fn wait_until_all_asleep(orchestrator: &Orchestrator, client: &mut Client) -> anyhow::Result<()> {
     let begin = Instant::now();
-    while orchestrator.count(client, "sleeping").await? < LIVES as u64 {
-        ensure!(begin.elapsed() < ASLEEP, "the engines do not go to sleep");
+    while orchestrator.engine_count(client, "sleeping").await? < LIFECYCLES_PER_ROUND as u64 {
+        ensure!(begin.elapsed() < SLEEP_TIMEOUT, "the engines do not go to sleep");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
@@ -143,9 +155,9 @@ async fn wake_and_delete(
 }
 
 /// Provisions per second. The engines are deleted afterwards, which is not timed.
-async fn provisions(orchestrator: &Orchestrator, at_once: usize) -> anyhow::Result<f64> {
+async fn provision_rate(orchestrator: &Orchestrator, at_once: usize) -> anyhow::Result<f64> {
     let begin = Instant::now();
-    stream::iter(0..PROVISIONS)
+    stream::iter(0..TIMED_PROVISIONS)
         .map(async |number| {
             let mut client = orchestrator.connect().await?;
             orchestrator.provision(&mut client, &format!("at-once-{number}")).await.map(drop)
@@ -155,30 +167,30 @@ async fn provisions(orchestrator: &Orchestrator, at_once: usize) -> anyhow::Resu
         .await?;
     let took = begin.elapsed();
     let mut client = orchestrator.connect().await?;
-    for number in 0..PROVISIONS {
+    for number in 0..TIMED_PROVISIONS {
         orchestrator.delete(&mut client, &format!("at-once-{number}")).await?;
     }
     Ok(per_second(took))
 }
 
-/// The rate of [`PROVISIONS`] in `took`.
+/// The rate of [`TIMED_PROVISIONS`] in `took`.
 #[expect(clippy::cast_precision_loss, reason = "a handful")]
 pub(crate) fn per_second(took: Duration) -> f64 {
-    PROVISIONS as f64 / took.as_secs_f64()
+    TIMED_PROVISIONS as f64 / took.as_secs_f64()
 }
 
-fn at(lives: &[Life], step: usize, percent: usize) -> Option<f64> {
-    let took = |life: &Life| life.get(step).map(|took| took.as_secs_f64() * 1_000.0);
+fn percentile_ms(lives: &[LifecycleTimes], step: usize, percent: usize) -> Option<f64> {
+    let took = |life: &LifecycleTimes| life.get(step).map(|took| took.as_secs_f64() * 1_000.0);
     percentile(&lives.iter().filter_map(took).collect::<Vec<_>>(), percent)
 }
 
 fn quantities() -> Vec<(Quantity, usize, usize)> {
     let quantity = |(name, floor): (&str, &str), percent: usize| Quantity {
-        what: format!("{name} p{percent}"),
+        name: format!("{name} p{percent}"),
         unit: Unit::Milliseconds,
-        ours: Subject::new("Docker backend"),
-        floors: vec![Subject::new(floor)],
-        budget: (percent == 50).then_some(Budget::MostTimesFloor(TIMES)),
+        subject: Subject::new("Docker backend"),
+        baselines: vec![Subject::new(floor)],
+        budget: (percent == 50).then_some(Budget::AtMostTimesBaseline(MAX_TIME_RATIO)),
     };
     let steps = STEPS.iter().enumerate();
     let each =
@@ -186,12 +198,12 @@ fn quantities() -> Vec<(Quantity, usize, usize)> {
     each.collect()
 }
 
-fn rate(at_once: usize) -> Quantity {
+fn rate_quantity(at_once: usize) -> Quantity {
     Quantity {
-        what: format!("provisions, {at_once} at once"),
+        name: format!("provisions, {at_once} at once"),
         unit: Unit::PerSecond,
-        ours: Subject::new("Docker backend"),
-        floors: vec![Subject::new("plain containers, as many at once")],
-        budget: Some(Budget::LeastTimesFloor(RATE)),
+        subject: Subject::new("Docker backend"),
+        baselines: vec![Subject::new("plain containers, as many at once")],
+        budget: Some(Budget::AtLeastTimesBaseline(MIN_RATE_RATIO)),
     }
 }

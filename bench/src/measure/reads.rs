@@ -10,10 +10,10 @@ use contract::orchestrator::PLATFORM_KEY_HEADER;
 use http_body_util::Full;
 use hyper::{Method, StatusCode};
 
-use crate::bench::Bench;
+use crate::baselines::{self, BaselineKind};
 use crate::client::Client;
-use crate::floors::{self, Kind};
-use crate::orchestrator::Site;
+use crate::context::BenchContext;
+use crate::orchestrator::OrchestratorSetup;
 use crate::probe;
 use crate::process::{Process, free_port, log_file};
 use crate::registry;
@@ -21,10 +21,10 @@ use crate::report::{Quantity, Subject, Unit};
 use crate::stats::percentile;
 
 /// Of each read in a round. The first is not looked at.
-const TIMES: usize = 50;
+const READS_PER_ROUND: usize = 50;
 
 /// One of them.
-pub(super) struct Read<'a> {
+pub(super) struct RegistryRead<'a> {
     pub(super) name: &'a str,
     pub(super) path: String,
     /// Whether a body is the right answer.
@@ -32,60 +32,60 @@ pub(super) struct Read<'a> {
 }
 
 /// The registry that is read. Its orchestrator does not run yet.
-pub(super) struct Reads<'a> {
-    pub(super) site: &'a Site,
+pub(super) struct RegistryReads<'a> {
+    pub(super) site: &'a OrchestratorSetup,
     /// What is in it.
-    pub(super) of: String,
+    pub(super) contents: String,
 }
 
-impl Reads<'_> {
+impl RegistryReads<'_> {
     /// The median time of each.
     pub(super) async fn measure(
         &self,
-        bench: &Bench,
+        bench: &BenchContext,
         what: &str,
-        reads: &[Read<'_>],
+        reads: &[RegistryRead<'_>],
     ) -> anyhow::Result<Vec<Quantity>> {
-        let folder = bench.folder()?;
-        registry::copy(&self.site.registry(), &floors::database(&folder))?;
+        let folder = bench.new_folder()?;
+        registry::copy(&self.site.registry_file(), &baselines::database_file(&folder))?;
         let port = free_port()?;
-        let command = floors::command(&bench.floors, Kind::Registry, port, &folder)?;
+        let command = baselines::command(&bench.baseline_program, BaselineKind::Registry, port, &folder)?;
         let mut floor = Process::spawn(command, "the registry floor", log_file(&folder, "floor"))?;
-        probe::until_well(&mut floor, port)?;
+        probe::wait_until_healthy(&mut floor, port)?;
         let floor_address = SocketAddr::from(([127, 0, 0, 1], port));
         let orchestrator = self.site.start().await?;
         let mut quantities: Vec<_> = reads.iter().map(|read| self.quantity(read)).collect();
         for round in 0..bench.rounds {
-            bench.progress(what, round);
+            bench.report_round(what, round);
             for (quantity, read) in quantities.iter_mut().zip(reads) {
-                let ours = time(orchestrator.address, orchestrator.key(), read).await?;
-                quantity.add(ours, time(floor_address, orchestrator.key(), read).await?);
+                let ours = median_time(orchestrator.address, orchestrator.platform_key(), read).await?;
+                quantity.add(ours, median_time(floor_address, orchestrator.platform_key(), read).await?);
             }
         }
-        orchestrator.end()?;
+        orchestrator.shut_down()?;
         Ok(quantities)
     }
 
-    fn quantity(&self, read: &Read<'_>) -> Quantity {
+    fn quantity(&self, read: &RegistryRead<'_>) -> Quantity {
         Quantity {
-            what: read.name.into(),
+            name: read.name.into(),
             unit: Unit::Milliseconds,
-            ours: Subject::new(self.of.clone()),
-            floors: vec![Subject::new("axum, the same queries")],
+            subject: Subject::new(self.contents.clone()),
+            baselines: vec![Subject::new("axum, the same queries")],
             budget: None,
         }
     }
 }
 
-/// The median of [`TIMES`] reads.
-async fn time(address: SocketAddr, key: &str, read: &Read<'_>) -> anyhow::Result<f64> {
+/// The median of [`READS_PER_ROUND`] reads.
+async fn median_time(address: SocketAddr, key: &str, read: &RegistryRead<'_>) -> anyhow::Result<f64> {
     let mut client = Client::connect(address).await?;
     let mut times = Vec::new();
-    for _ in 0..=TIMES {
+    for _ in 0..=READS_PER_ROUND {
         let request = client.request(Method::GET, &read.path).header(PLATFORM_KEY_HEADER, key);
         let request = request.body(Full::default())?;
         let began = Instant::now();
-        let (status, body) = client.whole(request).await?;
+        let (status, body) = client.fetch(request).await?;
         times.push(began.elapsed().as_secs_f64() * 1_000.0);
         let text = || String::from_utf8_lossy(&body).chars().take(200).collect::<String>();
         ensure!(status == StatusCode::OK, "{} was answered {status}: {}", read.path, text());

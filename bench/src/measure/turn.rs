@@ -1,59 +1,60 @@
 //! The time from a turn's request to its first delta at the client.
 
-use crate::bench::Bench;
+use crate::context::BenchContext;
 use crate::provider::Wire;
 use crate::report::{Budget, Quantity, Subject, Unit};
 use crate::stats::percentile;
-use crate::told::Text;
+use crate::streamed::TimedText;
 
-use super::streaming::{Message, Streaming};
+use super::streaming::{Message, StreamingSetup};
 
 const TEXT: &str = "A short answer, as most answers in a conversation are: some twenty deltas long.";
 const CHARS_PER_DELTA: usize = 4;
-const TURNS: usize = 200;
+const TURNS_PER_ROUND: usize = 200;
 /// What a new connection's first turns cost is not looked at.
 const WARM_UP: usize = 10;
 
-pub(super) async fn measure(bench: &Bench) -> anyhow::Result<Vec<Quantity>> {
+pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
     let mut quantities = Vec::new();
     for wire in Wire::ALL {
         for message in [Message::Same, Message::Wordless, Message::Named] {
-            quantities.extend(of(bench, wire, message).await?);
+            quantities.extend(measure_wire(bench, wire, message).await?);
         }
     }
     Ok(quantities)
 }
 
-async fn of(bench: &Bench, wire: Wire, message: Message) -> anyhow::Result<Vec<Quantity>> {
-    let subject = Streaming::start(bench, wire, TEXT, CHARS_PER_DELTA).await?;
-    let beside = Streaming::start_beside(bench, wire, TEXT, CHARS_PER_DELTA).await?;
-    let (mut subject, mut beside) = (subject.saying(message), beside.map(|beside| beside.saying(message)));
+async fn measure_wire(bench: &BenchContext, wire: Wire, message: Message) -> anyhow::Result<Vec<Quantity>> {
+    let subject = StreamingSetup::start(bench, wire, TEXT, CHARS_PER_DELTA).await?;
+    let beside = StreamingSetup::start_comparison(bench, wire, TEXT, CHARS_PER_DELTA).await?;
+    let (mut subject, mut beside) =
+        (subject.with_message(message), beside.map(|beside| beside.with_message(message)));
     let mut quantities: Vec<Quantity> = percentiles(message)
         .iter()
         .map(|percent| quantity(wire, message, *percent, beside.is_some()))
         .collect();
     for round in 0..bench.rounds {
-        bench.progress(&format!("turn, {}{}", wire.name(), told(message)), round);
-        let (turns, others) = subject.turns(beside.as_mut(), WARM_UP + TURNS).await?;
-        let direct = subject.directly(WARM_UP + TURNS).await?;
+        bench.report_round(&format!("turn, {}{}", wire.name(), message_label(message)), round);
+        let (turns, others) = subject.run_turns(beside.as_mut(), WARM_UP + TURNS_PER_ROUND).await?;
+        let direct = subject.run_direct_turns(WARM_UP + TURNS_PER_ROUND).await?;
         let direct_beside = match &mut beside {
-            Some(beside) => beside.directly(WARM_UP + TURNS).await?,
+            Some(beside) => beside.run_direct_turns(WARM_UP + TURNS_PER_ROUND).await?,
             None => Vec::new(),
         };
         for (quantity, percent) in quantities.iter_mut().zip(percentiles(message)) {
-            quantity.ours.samples.extend(first(&turns, *percent));
-            for (other, texts) in quantity.floors.iter_mut().zip([&direct, &others, &direct_beside]) {
-                other.samples.extend(first(texts, *percent));
+            quantity.subject.samples.extend(first_delta_ms(&turns, *percent));
+            for (other, texts) in quantity.baselines.iter_mut().zip([&direct, &others, &direct_beside]) {
+                other.samples.extend(first_delta_ms(texts, *percent));
             }
         }
-        subject.settle()?;
-        beside.as_ref().map_or(Ok(()), Streaming::settle)?;
+        subject.finish_round()?;
+        beside.as_ref().map_or(Ok(()), StreamingSetup::finish_round)?;
     }
     Ok(quantities)
 }
 
 /// What a report says of turns with such a message.
-const fn told(message: Message) -> &'static str {
+const fn message_label(message: Message) -> &'static str {
     match message {
         Message::Same => "",
         Message::Wordless => ", nothing to search for",
@@ -70,20 +71,20 @@ const fn percentiles(message: Message) -> &'static [usize] {
 }
 
 /// When the first delta came, in milliseconds.
-fn first(turns: &[Text], percent: usize) -> Option<f64> {
-    let warm = turns.get(WARM_UP..)?.iter().map(|turn| turn.first.as_secs_f64() * 1_000.0);
-    percentile(&warm.collect::<Vec<_>>(), percent)
+fn first_delta_ms(turns: &[TimedText], percent: usize) -> Option<f64> {
+    let memory_warm = turns.get(WARM_UP..)?.iter().map(|turn| turn.first.as_secs_f64() * 1_000.0);
+    percentile(&memory_warm.collect::<Vec<_>>(), percent)
 }
 
 fn quantity(wire: Wire, message: Message, percent: usize, beside: bool) -> Quantity {
     // The other build may send the provider something else, which costs the provider something else.
     let beside = if beside { &["the other build", "the other build's client to provider"][..] } else { &[] };
-    let beside = beside.iter().map(|name| Subject::beside(*name));
+    let beside = beside.iter().map(|name| Subject::comparison(*name));
     Quantity {
-        what: format!("first delta p{percent}{}", told(message)),
+        name: format!("first delta p{percent}{}", message_label(message)),
         unit: Unit::Milliseconds,
-        ours: Subject::new(format!("engine, {}", wire.name())),
-        floors: std::iter::once(Subject::new("client to provider")).chain(beside).collect(),
-        budget: (percent == 50 && message == Message::Same).then_some(Budget::MostAboveFloor(1.0)),
+        subject: Subject::new(format!("engine, {}", wire.name())),
+        baselines: std::iter::once(Subject::new("client to provider")).chain(beside).collect(),
+        budget: (percent == 50 && message == Message::Same).then_some(Budget::AboveBaseline(1.0)),
     }
 }

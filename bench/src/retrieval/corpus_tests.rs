@@ -29,10 +29,10 @@ fn the_same_seed_tells_the_same_life_and_another_one_another() {
 fn a_life_has_as_many_records_as_were_asked_for() {
     for records in [1_000, 10_000] {
         let corpus = Corpus::generate(1, records).unwrap();
-        assert!((records..records + 10).contains(&corpus.records()), "{}", corpus.records());
-        assert!(corpus.sessions.is_sorted_by_key(|session| session.began_ms));
+        assert!((records..records + 10).contains(&corpus.record_count()), "{}", corpus.record_count());
+        assert!(corpus.sessions.is_sorted_by_key(|session| session.started_ms));
         assert!(corpus.knowledge.len() * 50 > records, "{}", corpus.knowledge.len());
-        for kind in Kind::ALL {
+        for kind in QuestionKind::ALL {
             let questions = corpus.questions.iter().filter(|question| question.kind == kind).count();
             assert_eq!(questions, (records / 80).min(50));
         }
@@ -46,7 +46,7 @@ fn at_least_half_of_the_questions_share_no_content_word_with_their_evidence() {
     for corpus in corpora() {
         let answerable = || corpus.questions.iter().filter(|question| !question.evidence.is_empty());
         let paraphrases = answerable().filter(|question| question.is_paraphrase);
-        assert!(paraphrases.clone().count() * 100 >= answerable().count() * PARAPHRASES);
+        assert!(paraphrases.clone().count() * 100 >= answerable().count() * MIN_PARAPHRASE_PERCENT);
         for question in paraphrases {
             // Without names and dates every word begins with a small letter but the first one.
             let words: Vec<&str> = question.text.split_whitespace().skip(1).collect();
@@ -54,7 +54,7 @@ fn at_least_half_of_the_questions_share_no_content_word_with_their_evidence() {
             let words: Vec<&str> = words.iter().filter(small).copied().collect();
             for place in question.evidence.iter().flatten() {
                 let told = corpus.text(*place).unwrap();
-                let shared = stemmer.shared(&words.join(" "), told, "").unwrap();
+                let shared = stemmer.shared_words(&words.join(" "), told, "").unwrap();
                 assert!(shared.is_empty(), "{} / {told}: {shared:?}", question.text);
             }
         }
@@ -72,8 +72,8 @@ fn questions_have_their_evidence_and_those_without_an_answer_none() {
             .collect();
         for question in &corpus.questions {
             let facts = match question.kind {
-                Kind::Joined => 2,
-                Kind::Unanswerable => 0,
+                QuestionKind::Joined => 2,
+                QuestionKind::Unanswerable => 0,
                 _ => 1,
             };
             assert_eq!(question.evidence.len(), facts, "{}", question.text);
@@ -89,13 +89,13 @@ fn questions_have_their_evidence_and_those_without_an_answer_none() {
 
 #[test]
 fn what_is_told_of_a_fact_has_its_value() {
-    let (mut dice, mut values) = (Dice::new(3), 0);
-    let plan = Plan::new(12, &mut dice).unwrap();
+    let (mut dice, mut values) = (SeededRng::new(3), 0);
+    let plan = CorpusPlan::new(12, &mut dice).unwrap();
     for fact in &plan.facts {
-        let told = [fact.told(&fact.of.name, &mut dice), fact.recorded(&mut dice)];
-        assert!(told.iter().all(|text| text.contains(&fact.of.name)), "{told:?}");
-        if let Content::Value { attribute, values: [value, _], .. } = &fact.content
-            && attribute.told.iter().chain(attribute.recorded).all(|text| text.contains("{0}"))
+        let told = [fact.statement(&fact.subject.name, &mut dice), fact.record(&mut dice)];
+        assert!(told.iter().all(|text| text.contains(&fact.subject.name)), "{told:?}");
+        if let FactContent::Value { attribute, values: [value, _], .. } = &fact.content
+            && attribute.statements.iter().chain(attribute.records).all(|text| text.contains("{0}"))
         {
             values += 1;
             let value = value.to_lowercase();
@@ -109,14 +109,14 @@ fn what_is_told_of_a_fact_has_its_value() {
 fn nothing_answers_a_question_about_what_was_never_told() {
     for seed in SEEDS {
         let corpus = Corpus::generate(seed, 1_000).unwrap();
-        let plan = Plan::new(12, &mut Dice::new(seed)).unwrap();
-        for (asked, question) in plan.asked.iter().zip(&corpus.questions) {
-            let Form::Missing { who, attribute } = &asked.form else { continue };
+        let plan = CorpusPlan::new(12, &mut SeededRng::new(seed)).unwrap();
+        for (asked, question) in plan.questions.iter().zip(&corpus.questions) {
+            let QuestionForm::Unanswerable { who, attribute } = &asked.form else { continue };
             assert!(question.text.contains(&who.name));
             let of_it = |fact: &&Fact| {
-                let same = matches!(&fact.content, Content::Value { attribute: other, .. }
+                let same = matches!(&fact.content, FactContent::Value { attribute: other, .. }
                     if std::ptr::eq(*other, *attribute));
-                fact.of == *who && same
+                fact.subject == *who && same
             };
             assert!(!plan.facts.iter().any(|fact| of_it(&fact)), "{}", question.text);
             if !plan.people.contains(who) {
@@ -131,13 +131,18 @@ fn nothing_answers_a_question_about_what_was_never_told() {
 #[test]
 fn what_was_superseded_has_an_older_look_alike() {
     for corpus in corpora() {
-        let at = |place: &Place| match *place {
-            Place::Message { session, turn, .. } => corpus.sessions[session].turn_ms(turn),
-            Place::Knowledge(number) => corpus.knowledge[number].at_ms,
+        let at = |place: &SourceRef| match *place {
+            SourceRef::Message { session, turn, .. } => corpus.sessions[session].turn_time_ms(turn),
+            SourceRef::Knowledge(number) => corpus.knowledge[number].at_ms,
         };
         for question in &corpus.questions {
-            assert_eq!(question.older.is_empty(), question.kind != Kind::Superseded, "{}", question.text);
-            let newest = question.older.iter().map(at).max();
+            assert_eq!(
+                question.superseded_evidence.is_empty(),
+                question.kind != QuestionKind::Superseded,
+                "{}",
+                question.text
+            );
+            let newest = question.superseded_evidence.iter().map(at).max();
             for place in question.evidence.iter().flatten() {
                 assert!(newest.is_none_or(|older| older < at(place)), "{}", question.text);
             }

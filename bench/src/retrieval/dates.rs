@@ -1,6 +1,6 @@
 //! Days, and the ways in which people write them.
 
-use super::dice::Dice;
+use super::rng::SeededRng;
 
 /// A day of the calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,18 +31,18 @@ const FIRST_YEAR: usize = 2023;
 /// Milliseconds of a day.
 pub(crate) const DAY_MS: i64 = 24 * 60 * 60 * 1_000;
 /// The first of January of the first year, in milliseconds.
-pub(crate) const BEGIN_MS: i64 = 1_672_531_200_000;
+pub(crate) const START_MS: i64 = 1_672_531_200_000;
 /// How long a life is told, in days: three years.
 pub(crate) const SPAN_DAYS: i64 = 1_096;
 
 impl Day {
     /// Any day of four years.
-    pub(crate) fn any(dice: &mut Dice) -> Self {
+    pub(crate) fn random(dice: &mut SeededRng) -> Self {
         Self { year: FIRST_YEAR + dice.below(4), month: dice.between(1, 12), day: dice.between(1, 28) }
     }
 
     /// As it is written, in one of several ways.
-    pub(crate) fn written(self, dice: &mut Dice) -> String {
+    pub(crate) fn format(self, dice: &mut SeededRng) -> String {
         let Self { year, month, day } = self;
         let name = MONTHS.get(month - 1).copied().unwrap_or_default();
         match dice.below(4) {
@@ -64,8 +64,8 @@ const fn ordinal(day: usize) -> &'static str {
 }
 
 /// The month of a moment, as people name it: `March 2024`.
-pub(crate) fn month_of(unix_ms: i64) -> String {
-    let mut days = (unix_ms - BEGIN_MS).div_euclid(DAY_MS).max(0);
+pub(crate) fn month_name(unix_ms: i64) -> String {
+    let mut days = (unix_ms - START_MS).div_euclid(DAY_MS).max(0);
     let mut year = FIRST_YEAR;
     loop {
         for (month, name) in MONTHS.iter().enumerate() {
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn moments_are_in_the_months_of_the_calendar() {
-        let at = |days: i64| month_of(BEGIN_MS + days * DAY_MS);
+        let at = |days: i64| month_name(START_MS + days * DAY_MS);
         assert_eq!(at(0), "January 2023");
         assert_eq!(at(31), "February 2023");
         assert_eq!(at(364), "December 2023");
@@ -105,8 +105,8 @@ mod tests {
 
     #[test]
     fn a_day_is_written_in_several_ways() {
-        let (day, mut dice) = (Day { year: 2024, month: 3, day: 2 }, Dice::new(1));
-        let written: std::collections::BTreeSet<String> = (0..99).map(|_| day.written(&mut dice)).collect();
+        let (day, mut dice) = (Day { year: 2024, month: 3, day: 2 }, SeededRng::new(1));
+        let written: std::collections::BTreeSet<String> = (0..99).map(|_| day.format(&mut dice)).collect();
         let wanted = ["2 March 2024", "2024-03-02", "March 2, 2024", "the 2nd of March 2024"];
         assert_eq!(written.into_iter().collect::<Vec<_>>(), wanted);
     }

@@ -1,19 +1,19 @@
 //! What a search for a question's answer is worth. Pure.
 
-use super::corpus::{Place, Question};
+use super::corpus::{Question, SourceRef};
 
 /// A result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hit {
     /// The messages and records of knowledge that it shows.
-    pub(crate) places: Vec<Place>,
+    pub(crate) sources: Vec<SourceRef>,
     pub(crate) characters: usize,
     /// Whether it is worth showing to somebody who did not ask for it.
     pub(crate) is_relevant: bool,
 }
 
 /// How many results are asked for.
-pub(crate) const RESULTS: usize = 10;
+pub(crate) const RESULT_LIMIT: usize = 10;
 /// How many characters a token is, about.
 const CHARACTERS_PER_TOKEN: f64 = 4.0;
 
@@ -21,9 +21,9 @@ const CHARACTERS_PER_TOKEN: f64 = 4.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Score {
     /// Of the first 5 results.
-    pub(crate) at_5: f64,
+    pub(crate) recall_at_5: f64,
     /// Of the first 10 results.
-    pub(crate) at_10: f64,
+    pub(crate) recall_at_10: f64,
     /// Of the first 10 results.
     pub(crate) tokens: f64,
 }
@@ -31,11 +31,11 @@ pub(crate) struct Score {
 impl Score {
     /// Scores the results for a question, the best first.
     #[expect(clippy::cast_precision_loss, reason = "results are short")]
-    pub(crate) fn of(question: &Question, hits: &[Hit]) -> Self {
-        let characters: usize = hits.iter().take(RESULTS).map(|hit| hit.characters).sum();
+    pub(crate) fn compute(question: &Question, hits: &[Hit]) -> Self {
+        let characters: usize = hits.iter().take(RESULT_LIMIT).map(|hit| hit.characters).sum();
         Self {
-            at_5: recall(question, hits, 5),
-            at_10: recall(question, hits, RESULTS),
+            recall_at_5: recall(question, hits, 5),
+            recall_at_10: recall(question, hits, RESULT_LIMIT),
             tokens: characters as f64 / CHARACTERS_PER_TOKEN,
         }
     }
@@ -50,28 +50,29 @@ fn recall(question: &Question, hits: &[Hit], first: usize) -> f64 {
         return if hits().any(|hit| hit.is_relevant) { 0.0 } else { 1.0 };
     }
     let is_shown =
-        |places: &&Vec<Place>| hits().any(|hit| hit.places.iter().any(|place| places.contains(place)));
+        |places: &&Vec<SourceRef>| hits().any(|hit| hit.sources.iter().any(|place| places.contains(place)));
     let shown = question.evidence.iter().filter(is_shown).count();
     shown as f64 / question.evidence.len() as f64
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::plan::Kind;
+    use super::super::plan::QuestionKind;
     use super::*;
 
     fn hit(places: &[usize], is_relevant: bool) -> Hit {
-        let places = places.iter().map(|number| Place::Knowledge(*number)).collect();
-        Hit { places, characters: 40, is_relevant }
+        let places = places.iter().map(|number| SourceRef::Knowledge(*number)).collect();
+        Hit { sources: places, characters: 40, is_relevant }
     }
 
     fn question(evidence: &[&[usize]]) -> Question {
-        let places = |numbers: &&[usize]| numbers.iter().map(|number| Place::Knowledge(*number)).collect();
+        let places =
+            |numbers: &&[usize]| numbers.iter().map(|number| SourceRef::Knowledge(*number)).collect();
         Question {
-            kind: Kind::Joined,
+            kind: QuestionKind::Joined,
             text: "?".into(),
             evidence: evidence.iter().map(places).collect(),
-            older: Vec::new(),
+            superseded_evidence: Vec::new(),
             is_paraphrase: true,
         }
     }
@@ -80,23 +81,32 @@ mod tests {
     fn a_fact_is_found_in_any_of_its_places_among_the_first_results() {
         let mut hits = vec![hit(&[90], true); 5];
         hits.push(hit(&[3, 4], true));
-        let score = Score::of(&question(&[&[1, 3], &[7]]), &hits);
-        assert_eq!(score, Score { at_5: 0.0, at_10: 0.5, tokens: 60.0 });
+        let score = Score::compute(&question(&[&[1, 3], &[7]]), &hits);
+        assert_eq!(score, Score { recall_at_5: 0.0, recall_at_10: 0.5, tokens: 60.0 });
         hits.insert(0, hit(&[7], false));
-        let score = Score::of(&question(&[&[1, 3], &[7]]), &hits);
-        assert_eq!(score, Score { at_5: 0.5, at_10: 1.0, tokens: 70.0 });
+        let score = Score::compute(&question(&[&[1, 3], &[7]]), &hits);
+        assert_eq!(score, Score { recall_at_5: 0.5, recall_at_10: 1.0, tokens: 70.0 });
         hits.extend(vec![hit(&[90], true); 5]);
-        assert_eq!(Score::of(&question(&[&[5]]), &hits), Score { at_5: 0.0, at_10: 0.0, tokens: 100.0 });
+        assert_eq!(
+            Score::compute(&question(&[&[5]]), &hits),
+            Score { recall_at_5: 0.0, recall_at_10: 0.0, tokens: 100.0 }
+        );
     }
 
     #[test]
     fn a_question_without_an_answer_is_answered_well_by_nothing() {
         let hits = [hit(&[1], false), hit(&[2], false)];
-        assert_eq!(Score::of(&question(&[]), &hits), Score { at_5: 1.0, at_10: 1.0, tokens: 20.0 });
         assert_eq!(
-            Score::of(&question(&[]), &[hit(&[1], true)]),
-            Score { at_5: 0.0, at_10: 0.0, tokens: 10.0 }
+            Score::compute(&question(&[]), &hits),
+            Score { recall_at_5: 1.0, recall_at_10: 1.0, tokens: 20.0 }
         );
-        assert_eq!(Score::of(&question(&[]), &[]), Score { at_5: 1.0, at_10: 1.0, tokens: 0.0 });
+        assert_eq!(
+            Score::compute(&question(&[]), &[hit(&[1], true)]),
+            Score { recall_at_5: 0.0, recall_at_10: 0.0, tokens: 10.0 }
+        );
+        assert_eq!(
+            Score::compute(&question(&[]), &[]),
+            Score { recall_at_5: 1.0, recall_at_10: 1.0, tokens: 0.0 }
+        );
     }
 }

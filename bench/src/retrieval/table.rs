@@ -2,19 +2,19 @@
 
 use serde::Serialize;
 
-use super::plan::Kind;
+use super::plan::QuestionKind;
 use super::score::Score;
 use crate::report;
 use crate::stats::percentile;
 
 /// What came of asking one index one question.
 #[derive(Clone, Debug)]
-pub(crate) struct Answered {
+pub(crate) struct QuestionResult {
     pub(crate) seed: u64,
     /// How many records the life was to have.
     pub(crate) records: usize,
     pub(crate) index: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: QuestionKind,
     pub(crate) is_paraphrase: bool,
     pub(crate) score: Score,
     /// How long each search took.
@@ -22,54 +22,54 @@ pub(crate) struct Answered {
 }
 
 /// What the slowest hundredth of memory's searches in a life of so many records must keep to.
-const BUDGET: (usize, f64) = (100_000, 10.0);
+const P99_BUDGET: (usize, f64) = (100_000, 10.0);
 /// The name of what the budget is for.
-pub(crate) const MEMORY: &str = "memory";
+pub(crate) const MEMORY_INDEX_NAME: &str = "memory";
 
 /// Questions that are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Group {
-    Of(Kind),
+    ByKind(QuestionKind),
     /// Those that share no content word with their evidence.
     Paraphrases,
     /// Those that share some.
-    Alike,
+    Literal,
     All,
 }
 
 impl Group {
-    const EACH: [Self; 9] = [
-        Self::Of(Kind::Single),
-        Self::Of(Kind::Joined),
-        Self::Of(Kind::Superseded),
-        Self::Of(Kind::Date),
-        Self::Of(Kind::Preference),
-        Self::Of(Kind::Unanswerable),
+    const ALL_GROUPS: [Self; 9] = [
+        Self::ByKind(QuestionKind::Single),
+        Self::ByKind(QuestionKind::Joined),
+        Self::ByKind(QuestionKind::Superseded),
+        Self::ByKind(QuestionKind::Date),
+        Self::ByKind(QuestionKind::Preference),
+        Self::ByKind(QuestionKind::Unanswerable),
         Self::Paraphrases,
-        Self::Alike,
+        Self::Literal,
         Self::All,
     ];
 
-    fn has(self, answered: &Answered) -> bool {
-        let is_answerable = answered.kind != Kind::Unanswerable;
+    fn contains(self, answered: &QuestionResult) -> bool {
+        let is_answerable = answered.kind != QuestionKind::Unanswerable;
         match self {
-            Self::Of(kind) => answered.kind == kind,
+            Self::ByKind(kind) => answered.kind == kind,
             Self::Paraphrases => is_answerable && answered.is_paraphrase,
-            Self::Alike => is_answerable && !answered.is_paraphrase,
+            Self::Literal => is_answerable && !answered.is_paraphrase,
             Self::All => is_answerable,
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
-            Self::Of(Kind::Single) => "single fact",
-            Self::Of(Kind::Joined) => "two facts joined",
-            Self::Of(Kind::Superseded) => "superseded fact",
-            Self::Of(Kind::Date) => "date",
-            Self::Of(Kind::Preference) => "preference",
-            Self::Of(Kind::Unanswerable) => "unanswerable",
+            Self::ByKind(QuestionKind::Single) => "single fact",
+            Self::ByKind(QuestionKind::Joined) => "two facts joined",
+            Self::ByKind(QuestionKind::Superseded) => "superseded fact",
+            Self::ByKind(QuestionKind::Date) => "date",
+            Self::ByKind(QuestionKind::Preference) => "preference",
+            Self::ByKind(QuestionKind::Unanswerable) => "unanswerable",
             Self::Paraphrases => "paraphrased",
-            Self::Alike => "in the same words",
+            Self::Literal => "in the same words",
             Self::All => "all with an answer",
         }
     }
@@ -91,9 +91,14 @@ struct Figures {
 
 impl Figures {
     /// None where there is nothing of it.
-    fn of(answered: &[Answered], records: usize, group: Group, index: &'static str) -> Option<Self> {
-        let of = |one: &&Answered| one.records == records && one.index == index && group.has(one);
-        let answered: Vec<&Answered> = answered.iter().filter(of).collect();
+    fn compute(
+        answered: &[QuestionResult],
+        records: usize,
+        group: Group,
+        index: &'static str,
+    ) -> Option<Self> {
+        let of = |one: &&QuestionResult| one.records == records && one.index == index && group.contains(one);
+        let answered: Vec<&QuestionResult> = answered.iter().filter(of).collect();
         let times: Vec<f64> = answered.iter().flat_map(|one| one.times_ms.iter().copied()).collect();
         #[expect(clippy::cast_precision_loss, reason = "there are some hundred questions")]
         let mean = |pick: fn(&Score) -> f64| {
@@ -104,8 +109,8 @@ impl Figures {
             questions: group.name(),
             count: answered.len(),
             index,
-            recall_at_5: mean(|score| score.at_5),
-            recall_at_10: mean(|score| score.at_10),
+            recall_at_5: mean(|score| score.recall_at_5),
+            recall_at_10: mean(|score| score.recall_at_10),
             tokens: mean(|score| score.tokens),
             p50_ms: percentile(&times, 50)?,
             p99_ms: percentile(&times, 99)?,
@@ -113,9 +118,9 @@ impl Figures {
     }
 
     fn verdict(&self) -> &'static str {
-        let (records, most_ms) = BUDGET;
+        let (records, most_ms) = P99_BUDGET;
         let is_judged =
-            self.records == records && self.index == MEMORY && self.questions == Group::All.name();
+            self.records == records && self.index == MEMORY_INDEX_NAME && self.questions == Group::All.name();
         match (is_judged, self.p99_ms < most_ms) {
             (false, _) => "",
             (true, true) => "p99 < 10 ms: met",
@@ -124,7 +129,7 @@ impl Figures {
     }
 }
 
-fn figures(answered: &[Answered]) -> Vec<Figures> {
+fn compute_figures(answered: &[QuestionResult]) -> Vec<Figures> {
     let mut sizes: Vec<usize> = answered.iter().map(|one| one.records).collect();
     sizes.sort_unstable();
     sizes.dedup();
@@ -134,26 +139,26 @@ fn figures(answered: &[Answered]) -> Vec<Figures> {
             indexes.push(one.index);
         }
     }
-    let groups = |records| Group::EACH.into_iter().map(move |group| (records, group));
+    let groups = |records| Group::ALL_GROUPS.into_iter().map(move |group| (records, group));
     let rows = sizes.into_iter().flat_map(groups);
     let each = |(records, group)| {
         indexes
             .iter()
-            .filter_map(move |index| Figures::of(answered, records, group, index))
+            .filter_map(move |index| Figures::compute(answered, records, group, index))
             .collect::<Vec<_>>()
     };
     rows.flat_map(each).collect()
 }
 
-const HEAD: [&str; 9] =
+const COLUMN_HEADERS: [&str; 9] =
     ["records", "questions", "index", "recall@5", "recall@10", "tokens", "p50 ms", "p99 ms", ""];
-const LEFT: [bool; 9] = [false, true, true, false, false, false, false, false, true];
+const LEFT_ALIGNED: [bool; 9] = [false, true, true, false, false, false, false, false, true];
 
 /// A line for each size, group of questions and index.
-pub(crate) fn table(answered: &[Answered]) -> String {
-    let mut rows = vec![HEAD.map(str::to_owned)];
+pub(crate) fn render_table(answered: &[QuestionResult]) -> String {
+    let mut rows = vec![COLUMN_HEADERS.map(str::to_owned)];
     let mut before = ("", 0);
-    for figures in figures(answered) {
+    for figures in compute_figures(answered) {
         let group = (figures.questions, figures.records);
         let (records, questions) = if group == before {
             (String::new(), String::new())
@@ -174,42 +179,43 @@ pub(crate) fn table(answered: &[Answered]) -> String {
             figures.verdict().to_owned(),
         ]);
     }
-    report::aligned(&rows, LEFT)
+    report::align_columns(&rows, LEFT_ALIGNED)
 }
 
 /// The same, and once more for each seed.
-pub(crate) fn json(answered: &[Answered]) -> serde_json::Result<String> {
+pub(crate) fn render_json(answered: &[QuestionResult]) -> serde_json::Result<String> {
     let mut seeds: Vec<u64> = answered.iter().map(|one| one.seed).collect();
     seeds.sort_unstable();
     seeds.dedup();
-    let of_seed =
-        |seed: u64| -> Vec<Answered> { answered.iter().filter(|one| one.seed == seed).cloned().collect() };
+    let of_seed = |seed: u64| -> Vec<QuestionResult> {
+        answered.iter().filter(|one| one.seed == seed).cloned().collect()
+    };
     let by_seed: Vec<_> = seeds
         .into_iter()
-        .map(|seed| serde_json::json!({"seed": seed, "figures": figures(&of_seed(seed))}))
+        .map(|seed| serde_json::json!({"seed": seed, "figures": compute_figures(&of_seed(seed))}))
         .collect();
-    serde_json::to_string_pretty(&serde_json::json!({"figures": figures(answered), "seeds": by_seed}))
+    serde_json::to_string_pretty(&serde_json::json!({"figures": compute_figures(answered), "seeds": by_seed}))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn answered(index: &'static str, kind: Kind, at_5: f64, times_ms: &[f64]) -> Answered {
-        let score = Score { at_5, at_10: 1.0, tokens: 100.0 };
+    fn answered(index: &'static str, kind: QuestionKind, at_5: f64, times_ms: &[f64]) -> QuestionResult {
+        let score = Score { recall_at_5: at_5, recall_at_10: 1.0, tokens: 100.0 };
         let times_ms = times_ms.to_vec();
-        Answered { seed: 1, records: 100_000, index, kind, is_paraphrase: true, score, times_ms }
+        QuestionResult { seed: 1, records: 100_000, index, kind, is_paraphrase: true, score, times_ms }
     }
 
     #[test]
     fn the_figures_of_a_kind_are_means_and_times_are_judged_for_memory_alone() {
         let all = [
-            answered(MEMORY, Kind::Single, 1.0, &[1.0, 9.0]),
-            answered(MEMORY, Kind::Single, 0.0, &[2.0]),
-            answered(MEMORY, Kind::Unanswerable, 1.0, &[99.0]),
-            answered("plain", Kind::Single, 0.0, &[30.0]),
+            answered(MEMORY_INDEX_NAME, QuestionKind::Single, 1.0, &[1.0, 9.0]),
+            answered(MEMORY_INDEX_NAME, QuestionKind::Single, 0.0, &[2.0]),
+            answered(MEMORY_INDEX_NAME, QuestionKind::Unanswerable, 1.0, &[99.0]),
+            answered("plain", QuestionKind::Single, 0.0, &[30.0]),
         ];
-        let table = table(&all);
+        let table = render_table(&all);
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let lines: Vec<String> = table.lines().map(words).collect();
         assert_eq!(lines[1], "100000 single fact (2) memory 50.0 % 100.0 % 100 2.00 9.00");
@@ -220,8 +226,8 @@ mod tests {
                 .iter()
                 .any(|line| line.contains("all with an answer (2)") && line.ends_with("< 10 ms: met"))
         );
-        let slow = [answered(MEMORY, Kind::Single, 1.0, &[10.5])];
-        assert!(super::table(&slow).contains("MISSED"));
-        assert!(json(&all).unwrap().contains("\"seeds\""));
+        let slow = [answered(MEMORY_INDEX_NAME, QuestionKind::Single, 1.0, &[10.5])];
+        assert!(super::render_table(&slow).contains("MISSED"));
+        assert!(render_json(&all).unwrap().contains("\"seeds\""));
     }
 }

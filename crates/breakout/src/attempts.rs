@@ -6,33 +6,41 @@ mod limits;
 mod processes;
 mod sockets;
 
-use crate::{Attempt, By, Control, Stopped, Target};
+use crate::{Attempt, AttemptError, Control, Mechanism, Target};
 
 /// All of them.
-pub fn all() -> Vec<Attempt> {
+pub fn all_attempts() -> Vec<Attempt> {
     [files::ALL, processes::ALL, sockets::ALL, kernel::ALL, limits::ALL].concat()
 }
 
 /// What an attempt does.
-type Run = fn(&Target) -> Result<String, Stopped>;
+type AttemptFn = fn(&Target) -> Result<String, AttemptError>;
 
 /// An attempt as most are.
-const fn attempt(name: &'static str, tries: &'static str, stopped_by: By, run: Run) -> Attempt {
-    Attempt { name, tries, stopped_by, control: Control::Succeeds, network: false, limits: None, run }
+const fn attempt(name: &'static str, tries: &'static str, mechanism: Mechanism, run: AttemptFn) -> Attempt {
+    Attempt {
+        name,
+        description: tries,
+        mechanism,
+        control: Control::Succeeds,
+        needs_network: false,
+        limits: None,
+        run,
+    }
 }
 
 impl Attempt {
-    const fn control(mut self, control: Control) -> Self {
+    const fn with_control(mut self, control: Control) -> Self {
         self.control = control;
         self
     }
 
-    const fn online(mut self) -> Self {
-        self.network = true;
+    const fn with_network(mut self) -> Self {
+        self.needs_network = true;
         self
     }
 
-    const fn limits(mut self, limits: fn(&mut leash::Limits)) -> Self {
+    const fn with_limits(mut self, limits: fn(&mut leash::Limits)) -> Self {
         self.limits = Some(limits);
         self
     }

@@ -3,15 +3,15 @@
 //! and outside of it most succeed, which shows that they can.
 
 mod attempts;
-mod raw;
-pub mod stage;
+pub mod environment;
+mod raw_syscall;
 mod target;
 
 use std::io;
 
 use leash::Limits;
 
-pub use crate::attempts::all;
+pub use crate::attempts::all_attempts;
 pub use crate::target::Target;
 
 /// The exit code of an attempt that succeeded: its output says in what.
@@ -19,7 +19,7 @@ pub const BROKE_OUT: u8 = 0;
 /// The exit code of one that was refused: its output says how.
 pub const REFUSED: u8 = 10;
 /// The exit code of one that cannot be tried here: its output says why.
-pub const UNABLE: u8 = 11;
+pub const NOT_APPLICABLE: u8 = 11;
 
 /// An attempt.
 #[derive(Clone, Copy, Debug)]
@@ -27,62 +27,62 @@ pub struct Attempt {
     /// Its name, by which it is run.
     pub name: &'static str,
     /// What it tries.
-    pub tries: &'static str,
+    pub description: &'static str,
     /// What stops it.
-    pub stopped_by: By,
+    pub mechanism: Mechanism,
     /// Whether it succeeds without a leash, and is harmless enough to show that.
     pub control: Control,
     /// Whether it is tried with the network on.
-    pub network: bool,
+    pub needs_network: bool,
     /// What it may take, where that is what stops it.
     pub limits: Option<fn(&mut Limits)>,
     /// Tries it, and says what it got.
-    pub run: fn(&Target) -> Result<String, Stopped>,
+    pub run: fn(&Target) -> Result<String, AttemptError>,
 }
 
 /// What stops an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum Mechanism {
     /// Landlock's rules for files.
-    Files,
+    LandlockFiles,
     /// Landlock's scopes, for signals and abstract sockets.
-    Scopes,
+    LandlockScopes,
     /// Landlock, for it lets nobody look into a process outside of its domain.
-    Domain,
+    LandlockDomain,
     /// seccomp.
-    Calls,
+    Seccomp,
     /// Mounts that are read-only, or else the helper, which puts it right.
-    Attributes,
+    MetadataGuard,
     /// The helper closes files that were inherited, and clears the environment.
-    Clean,
+    CleanedEnvironment,
     /// No capabilities, and no way to new ones.
     Privileges,
     /// A limit.
-    Limit(Bound),
+    Limit(LimitKind),
     /// The helper, which ends all descendants.
-    Helper,
+    HelperCleanup,
 }
 
-impl By {
+impl Mechanism {
     /// For the table.
-    pub fn text(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
-            Self::Files => "Landlock (files)",
-            Self::Scopes => "Landlock (scopes)",
-            Self::Domain => "Landlock (domain)",
-            Self::Calls => "seccomp",
-            Self::Attributes => "read-only mounts, or put right at once",
-            Self::Clean => "clean start",
+            Self::LandlockFiles => "Landlock (files)",
+            Self::LandlockScopes => "Landlock (scopes)",
+            Self::LandlockDomain => "Landlock (domain)",
+            Self::Seccomp => "seccomp",
+            Self::MetadataGuard => "read-only mounts, or put right at once",
+            Self::CleanedEnvironment => "clean start",
             Self::Privileges => "no privileges",
-            Self::Limit(bound) => bound.text(),
-            Self::Helper => "helper",
+            Self::Limit(bound) => bound.label(),
+            Self::HelperCleanup => "helper",
         }
     }
 }
 
 /// The limit that an attempt runs into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
+pub enum LimitKind {
     /// Time.
     Time,
     /// What is read of a program, or else time: who does not read it stalls it.
@@ -96,12 +96,12 @@ pub enum Bound {
     /// The memory of one process.
     Memory,
     /// The memory of all. A container's own may be less, and counts what the helper cannot see.
-    MemoryOfAll,
+    TotalMemory,
 }
 
-impl Bound {
+impl LimitKind {
     /// For the table.
-    fn text(self) -> &'static str {
+    fn label(self) -> &'static str {
         match self {
             Self::Time => "limit: time",
             Self::Output => "limit: output (256 MiB of a tool), or time",
@@ -109,7 +109,7 @@ impl Bound {
             Self::FileSize => "limit: size of a file (`RLIMIT_FSIZE`)",
             Self::Disk => "limit: room left on the disk",
             Self::Memory => "limit: memory (`RLIMIT_DATA`)",
-            Self::MemoryOfAll => "limit: memory of all, or the container's",
+            Self::TotalMemory => "limit: memory of all, or the container's",
         }
     }
 }
@@ -127,14 +127,14 @@ pub enum Control {
 
 /// Why an attempt did not succeed.
 #[derive(Debug)]
-pub enum Stopped {
+pub enum AttemptError {
     /// It was refused.
     Refused(String),
     /// It cannot be tried here.
-    Unable(String),
+    NotApplicable(String),
 }
 
-impl<E: Into<io::Error>> From<E> for Stopped {
+impl<E: Into<io::Error>> From<E> for AttemptError {
     fn from(error: E) -> Self {
         Self::Refused(error.into().to_string())
     }
@@ -142,7 +142,7 @@ impl<E: Into<io::Error>> From<E> for Stopped {
 
 impl Attempt {
     /// A line of the table in `docs/leash.md`.
-    pub fn row(&self) -> String {
-        format!("| `{}` | {} | {} |", self.name, self.tries, self.stopped_by.text())
+    pub fn table_row(&self) -> String {
+        format!("| `{}` | {} | {} |", self.name, self.description, self.mechanism.label())
     }
 }

@@ -6,69 +6,69 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use breakout::{BROKE_OUT, REFUSED, Stopped, Target, UNABLE};
-use leash::{Command, Helper, Leash, Limits, Settings};
+use breakout::{AttemptError, BROKE_OUT, NOT_APPLICABLE, REFUSED, Target};
+use leash::{Command, HelperCommand, Limits, Sandbox, Settings};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args();
     let own = arguments.next().unwrap_or_default();
     if own.ends_with("set_user_id") {
-        return rights();
+        return print_capabilities();
     }
     match (arguments.next().as_deref(), arguments.next()) {
-        (Some(leash::HELPER), _) => leash::helper_main(),
-        (Some("attempt"), Some(name)) => attempt(&name, &Target::new(arguments)),
-        (Some("victim"), Some(brain)) => outcome(victim(&brain)),
-        (Some("engine"), Some(workspace)) => outcome(engine(workspace.into())),
-        (Some("list"), _) => list(),
+        (Some(leash::HELPER_ARG), _) => leash::helper_main(),
+        (Some("attempt"), Some(name)) => run_attempt(&name, &Target::new(arguments)),
+        (Some("victim"), Some(brain)) => exit_code(run_mock_engine(&brain)),
+        (Some("engine"), Some(workspace)) => exit_code(run_program_in_sandbox(workspace.into())),
+        (Some("list"), _) => list_attempts(),
         _ => {
-            say("breakout list | attempt NAME [TARGET=VALUE…]");
+            print_line("breakout list | attempt NAME [TARGET=VALUE…]");
             ExitCode::FAILURE
         }
     }
 }
 
 /// Tries one, says what came of it, and ends with the code that says so too.
-fn attempt(name: &str, target: &Target) -> ExitCode {
-    let Some(attempt) = breakout::all().into_iter().find(|attempt| attempt.name == name) else {
-        say(&format!("there is no attempt `{name}`"));
-        return ExitCode::from(UNABLE);
+fn run_attempt(name: &str, target: &Target) -> ExitCode {
+    let Some(attempt) = breakout::all_attempts().into_iter().find(|attempt| attempt.name == name) else {
+        print_line(&format!("there is no attempt `{name}`"));
+        return ExitCode::from(NOT_APPLICABLE);
     };
     let (code, words) = match (attempt.run)(target) {
         Ok(got) => (BROKE_OUT, format!("broke out: {got}")),
-        Err(Stopped::Refused(how)) => (REFUSED, format!("refused: {how}")),
-        Err(Stopped::Unable(why)) => (UNABLE, format!("cannot be tried: {why}")),
+        Err(AttemptError::Refused(how)) => (REFUSED, format!("refused: {how}")),
+        Err(AttemptError::NotApplicable(why)) => (NOT_APPLICABLE, format!("cannot be tried: {why}")),
     };
-    say(&words);
+    print_line(&words);
     // Threads that are left must not keep it.
     std::process::exit(code.into())
 }
 
 /// The names and what they try.
-fn list() -> ExitCode {
-    for attempt in breakout::all() {
-        say(&attempt.row());
+fn list_attempts() -> ExitCode {
+    for attempt in breakout::all_attempts() {
+        print_line(&attempt.table_row());
     }
     ExitCode::SUCCESS
 }
 
 /// Holds the brain open, tells where its memory is, and waits until its input ends.
-fn victim(brain: &str) -> std::io::Result<()> {
+fn run_mock_engine(brain: &str) -> std::io::Result<()> {
     let _open = File::open(brain)?;
     let memory = b"a key in memory".to_vec();
-    say(&format!("{:p}", memory.as_ptr()));
+    print_line(&format!("{:p}", memory.as_ptr()));
     std::io::stdin().read_to_end(&mut Vec::new())?;
     drop(std::hint::black_box(memory));
     Ok(())
 }
 
 /// Runs a program on a leash that would go on for long, with a descendant that hides.
-fn engine(workspace: PathBuf) -> std::io::Result<()> {
+fn run_program_in_sandbox(workspace: PathBuf) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mark = workspace.display().to_string();
-        let helper = Helper::own();
-        let leash = Leash::new(Settings {
+        let helper = HelperCommand::current_exe();
+        let leash = Sandbox::new(Settings {
             helper,
             workspace,
             readable: Vec::new(),
@@ -85,30 +85,30 @@ fn engine(workspace: PathBuf) -> std::io::Result<()> {
             let mut line = [0; 6];
             tokio::io::AsyncReadExt::read_exact(stdout, &mut line).await?;
         }
-        say("ready");
+        print_line("ready");
         tokio::time::sleep(Duration::from_mins(10)).await;
         Ok(())
     })
 }
 
 /// What a program that belongs to root may do as it stands.
-fn rights() -> ExitCode {
-    let Ok(rights) = rustix::thread::capabilities(None) else { return ExitCode::FAILURE };
-    say(&format!("{:016x}", rights.effective.bits()));
+fn print_capabilities() -> ExitCode {
+    let Ok(print_capabilities) = rustix::thread::capabilities(None) else { return ExitCode::FAILURE };
+    print_line(&format!("{:016x}", print_capabilities.effective.bits()));
     ExitCode::SUCCESS
 }
 
-fn outcome(result: std::io::Result<()>) -> ExitCode {
+fn exit_code(result: std::io::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&error.to_string());
+            print_line(&error.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-fn say(words: &str) {
+fn print_line(words: &str) {
     let mut output = std::io::stdout().lock();
     // Nobody there to read it changes nothing.
     let _ = writeln!(output, "{words}").and_then(|()| output.flush());

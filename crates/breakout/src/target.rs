@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::Stopped;
+use crate::AttemptError;
 
 /// What an attempt aims at: names and values, given as arguments `name=value`.
 #[derive(Clone, Debug, Default)]
@@ -26,19 +26,19 @@ impl Target {
     ///
     /// # Errors
     /// It was not given, and the attempt cannot be tried.
-    pub fn text(&self, name: &str) -> Result<&str, Stopped> {
+    pub fn text(&self, name: &str) -> Result<&str, AttemptError> {
         self.values
             .iter()
             .find(|(known, _)| known == name)
             .map(|(_, value)| value.as_str())
-            .ok_or_else(|| Stopped::Unable(format!("`{name}=…` is not given")))
+            .ok_or_else(|| AttemptError::NotApplicable(format!("`{name}=…` is not given")))
     }
 
     /// A path.
     ///
     /// # Errors
     /// As [`Self::text`].
-    pub fn path(&self, name: &str) -> Result<PathBuf, Stopped> {
+    pub fn path(&self, name: &str) -> Result<PathBuf, AttemptError> {
         self.text(name).map(PathBuf::from)
     }
 
@@ -46,17 +46,19 @@ impl Target {
     ///
     /// # Errors
     /// As [`Self::text`], or it is none.
-    pub fn number(&self, name: &str) -> Result<i32, Stopped> {
-        self.text(name)?.parse().map_err(|_| Stopped::Unable(format!("`{name}` is no number")))
+    pub fn number(&self, name: &str) -> Result<i32, AttemptError> {
+        self.text(name)?.parse().map_err(|_| AttemptError::NotApplicable(format!("`{name}` is no number")))
     }
 
     /// How much to take, in MiB, or else so much.
     ///
     /// # Errors
     /// It is no number.
-    pub fn mebibytes(&self, name: &str, otherwise: usize) -> Result<usize, Stopped> {
+    pub fn mebibytes(&self, name: &str, otherwise: usize) -> Result<usize, AttemptError> {
         match self.text(name) {
-            Ok(value) => value.parse().map_err(|_| Stopped::Unable(format!("`{name}` is no number"))),
+            Ok(value) => {
+                value.parse().map_err(|_| AttemptError::NotApplicable(format!("`{name}` is no number")))
+            }
             Err(_) => Ok(otherwise),
         }
     }

@@ -7,15 +7,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use breakout::stage::{Kit, Stage, Verdict};
+use breakout::environment::{Programs, TestEnvironment, Verdict};
 use breakout::{Attempt, Control};
-use leash::{Helper, Leash, Limits, Settings};
+use leash::{HelperCommand, Limits, Sandbox, Settings};
 use tokio::io::AsyncReadExt;
 
 const BREAKOUT: &str = env!("CARGO_BIN_EXE_breakout");
 
-fn helper() -> Helper {
-    Helper { program: BREAKOUT.into(), args: vec![leash::HELPER.into()] }
+fn helper() -> HelperCommand {
+    HelperCommand { program: BREAKOUT.into(), args: vec![leash::HELPER_ARG.into()] }
 }
 
 fn is_root() -> bool {
@@ -29,7 +29,7 @@ fn skip(what: &str) {
 }
 
 /// Whether the languages are there that attempts are made in. If not, says that a test is skipped.
-fn languages_are_here() -> bool {
+fn has_interpreters() -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here = |program: &str| std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
     let missing = ["perl", "python3"].into_iter().find(|program| !is_here(program));
@@ -39,33 +39,33 @@ fn languages_are_here() -> bool {
     missing.is_none()
 }
 
-fn told(attempt: &Attempt, verdict: &Verdict) {
+fn report_verdict(attempt: &Attempt, verdict: &Verdict) {
     eprintln!("{:28} {verdict:?}", attempt.name);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_breaks_out() {
-    if !languages_are_here() {
+    if !has_interpreters() {
         return;
     }
-    let kit = Kit::new(Path::new(BREAKOUT)).unwrap();
+    let programs = Programs::new(Path::new(BREAKOUT)).unwrap();
     let mut failures = Vec::new();
     let only = std::env::var("BREAKOUT_ONLY").ok();
-    for attempt in breakout::all() {
+    for attempt in breakout::all_attempts() {
         if only.as_ref().is_some_and(|only| !attempt.name.contains(only)) {
             continue;
         }
-        let stage = Stage::new(&kit).unwrap();
-        let leash = stage.leash(helper());
+        let stage = TestEnvironment::new(&programs).unwrap();
+        let leash = stage.sandbox(helper());
         if !leash.is_usable() {
             return skip(&leash.confinement().level);
         }
-        let verdict = stage.leashed(&leash, &attempt).await.unwrap();
-        told(&attempt, &verdict);
+        let verdict = stage.run_sandboxed(&leash, &attempt).await.unwrap();
+        report_verdict(&attempt, &verdict);
         match verdict {
             Verdict::Stopped(_) => {}
             Verdict::BrokeOut(effect) => failures.push(format!("{} broke out: {effect}", attempt.name)),
-            Verdict::Unable(why) => failures.push(format!("{} proves nothing: {why}", attempt.name)),
+            Verdict::NotApplicable(why) => failures.push(format!("{} proves nothing: {why}", attempt.name)),
         }
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
@@ -73,18 +73,18 @@ async fn nothing_breaks_out() {
 
 #[test]
 fn without_a_leash_they_succeed() {
-    if !languages_are_here() {
+    if !has_interpreters() {
         return;
     }
-    let kit = Kit::new(Path::new(BREAKOUT)).unwrap();
+    let programs = Programs::new(Path::new(BREAKOUT)).unwrap();
     let mut failures = Vec::new();
-    for attempt in breakout::all() {
+    for attempt in breakout::all_attempts() {
         match attempt.control {
             Control::NotTried(_) => continue,
             Control::SucceedsAsRoot if !is_root() => continue,
             Control::Succeeds | Control::SucceedsAsRoot => {}
         }
-        let verdict = Stage::new(&kit).unwrap().free(&attempt).unwrap();
+        let verdict = TestEnvironment::new(&programs).unwrap().run_unconfined(&attempt).unwrap();
         if matches!(verdict, Verdict::BrokeOut(_)) {
             continue;
         }
@@ -100,7 +100,7 @@ fn without_a_leash_they_succeed() {
 
 #[test]
 fn nothing_outlives_an_engine_that_is_killed() {
-    if !languages_are_here() {
+    if !has_interpreters() {
         return;
     }
     let home = tempfile::tempdir().unwrap();
@@ -132,10 +132,10 @@ async fn what_an_engines_starter_ignores_its_programs_do_not() {
     let home = tempfile::tempdir().unwrap();
     // The shell becomes the helper, which inherits what it ignores.
     let line = "trap '' HUP INT QUIT TERM XFSZ USR1; exec \"$0\" \"$@\"";
-    let leash = Leash::new(Settings {
-        helper: Helper {
+    let leash = Sandbox::new(Settings {
+        helper: HelperCommand {
             program: "/bin/sh".into(),
-            args: ["-c", line, BREAKOUT, leash::HELPER].map(Into::into).to_vec(),
+            args: ["-c", line, BREAKOUT, leash::HELPER_ARG].map(Into::into).to_vec(),
         },
         workspace: home.path().join("workspace"),
         readable: Vec::new(),
@@ -160,9 +160,9 @@ fn the_table_and_the_suite_agree() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/leash.md");
     let docs = fs::read_to_string(docs).unwrap();
     let written: BTreeSet<&str> = docs.lines().filter(|line| line.starts_with("| `")).collect();
-    let rows: Vec<String> = breakout::all().iter().map(Attempt::row).collect();
+    let rows: Vec<String> = breakout::all_attempts().iter().map(Attempt::table_row).collect();
     let tried: BTreeSet<&str> = rows.iter().map(String::as_str).collect();
-    assert_eq!(tried.len(), breakout::all().len(), "two attempts have one name");
+    assert_eq!(tried.len(), breakout::all_attempts().len(), "two attempts have one name");
     let missing: Vec<_> = tried.difference(&written).collect();
     let stale: Vec<_> = written.difference(&tried).collect();
     assert!(missing.is_empty() && stale.is_empty(), "missing: {missing:#?}\nstale: {stale:#?}");

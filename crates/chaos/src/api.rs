@@ -10,50 +10,50 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(15);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A client of one engine, wherever it listens.
 #[derive(Debug)]
-pub(crate) struct Api {
+pub(crate) struct EngineApi {
     http: Client,
     key: EngineKey,
 }
 
 /// A client that keeps no connection: one that is kept would break with the service and be mistaken for a call
 /// that was sent.
-pub(crate) fn client() -> anyhow::Result<Client> {
+pub(crate) fn http_client() -> anyhow::Result<Client> {
     let http = Client::builder().no_proxy().pool_max_idle_per_host(0).connect_timeout(Duration::from_secs(5));
     http.build().context("no HTTP client")
 }
 
 /// What came of a call.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum CallOutcome {
     /// An answer.
-    Answered(u16, Value),
+    Response(u16, Value),
     /// The call never reached an engine.
-    Unsent,
+    NotSent,
     /// Nobody knows: the engine may have done what was asked, or not.
     Unknown,
 }
 
 /// What came of a call that is answered by a stream.
 #[derive(Debug)]
-pub(crate) enum Opened {
+pub(crate) enum StreamOutcome {
     /// The stream.
     Stream(Response),
     /// Another answer.
-    Refused(u16, Value),
+    Response(u16, Value),
     /// The call never reached an engine.
-    Unsent,
+    NotSent,
     /// Nobody knows.
     Unknown,
 }
 
-impl Api {
+impl EngineApi {
     /// A client with a key of its own.
     pub(crate) fn new() -> anyhow::Result<Self> {
-        Ok(Self { http: client()?, key: EngineKey::generate().context("no key")? })
+        Ok(Self { http: http_client()?, key: EngineKey::generate().context("no key")? })
     }
 
     /// What the engine needs to know the key.
@@ -66,24 +66,24 @@ impl Api {
     }
 
     /// `GET url`.
-    pub(crate) async fn get(&self, url: &str) -> Asked {
-        asked(self.with_key(self.http.get(url))).await
+    pub(crate) async fn get(&self, url: &str) -> CallOutcome {
+        send(self.with_key(self.http.get(url))).await
     }
 
     /// `POST url`.
-    pub(crate) async fn post(&self, url: &str, body: &impl Serialize) -> Asked {
-        asked(self.with_key(self.http.post(url)).json(body)).await
+    pub(crate) async fn post(&self, url: &str, body: &impl Serialize) -> CallOutcome {
+        send(self.with_key(self.http.post(url)).json(body)).await
     }
 
     /// `POST /execute`.
-    pub(crate) async fn execute(&self, base: &str, body: &impl Serialize) -> Opened {
-        opened(self.with_key(self.http.post(format!("{base}/execute"))).json(body)).await
+    pub(crate) async fn execute(&self, base: &str, body: &impl Serialize) -> StreamOutcome {
+        open_stream(self.with_key(self.http.post(format!("{base}/execute"))).json(body)).await
     }
 
     /// `GET /execute/replay`, with the position as a parameter or as `Last-Event-ID`.
-    pub(crate) async fn replay(&self, base: &str, task: &str, after: i64, by_header: bool) -> Opened {
+    pub(crate) async fn replay(&self, base: &str, task: &str, after: i64, by_header: bool) -> StreamOutcome {
         let url = format!("{base}/execute/replay?task_id={task}");
-        opened(self.with_key(if by_header {
+        open_stream(self.with_key(if by_header {
             // The header beats the parameter, which is wrong on purpose.
             self.http.get(format!("{url}&after=0")).header("last-event-id", after.to_string())
         } else {
@@ -94,40 +94,40 @@ impl Api {
 }
 
 /// Sends a request and reads its answer.
-pub(crate) async fn asked(request: RequestBuilder) -> Asked {
-    match opened(request).await {
-        Opened::Refused(status, body) => Asked::Answered(status, body),
-        Opened::Stream(response) => match body(response).await {
-            Some(body) => Asked::Answered(200, body),
-            None => Asked::Unknown,
+pub(crate) async fn send(request: RequestBuilder) -> CallOutcome {
+    match open_stream(request).await {
+        StreamOutcome::Response(status, body) => CallOutcome::Response(status, body),
+        StreamOutcome::Stream(response) => match read_json(response).await {
+            Some(body) => CallOutcome::Response(200, body),
+            None => CallOutcome::Unknown,
         },
-        Opened::Unsent => Asked::Unsent,
-        Opened::Unknown => Asked::Unknown,
+        StreamOutcome::NotSent => CallOutcome::NotSent,
+        StreamOutcome::Unknown => CallOutcome::Unknown,
     }
 }
 
-async fn opened(request: RequestBuilder) -> Opened {
-    match tokio::time::timeout(PATIENCE, request.send()).await {
-        Ok(Ok(response)) if response.status() == 200 => Opened::Stream(response),
+async fn open_stream(request: RequestBuilder) -> StreamOutcome {
+    match tokio::time::timeout(RESPONSE_TIMEOUT, request.send()).await {
+        Ok(Ok(response)) if response.status() == 200 => StreamOutcome::Stream(response),
         Ok(Ok(response)) => {
             let status = response.status().as_u16();
-            match body(response).await {
-                Some(body) => Opened::Refused(status, body),
-                None => Opened::Unknown,
+            match read_json(response).await {
+                Some(body) => StreamOutcome::Response(status, body),
+                None => StreamOutcome::Unknown,
             }
         }
-        Ok(Err(error)) if error.is_connect() => Opened::Unsent,
-        Ok(Err(_)) | Err(_) => Opened::Unknown,
+        Ok(Err(error)) if error.is_connect() => StreamOutcome::NotSent,
+        Ok(Err(_)) | Err(_) => StreamOutcome::Unknown,
     }
 }
 
 /// The JSON of an answer; none where the connection broke.
-async fn body(response: Response) -> Option<Value> {
-    let bytes = tokio::time::timeout(PATIENCE, response.bytes()).await.ok()?.ok()?;
+async fn read_json(response: Response) -> Option<Value> {
+    let bytes = tokio::time::timeout(RESPONSE_TIMEOUT, response.bytes()).await.ok()?.ok()?;
     Some(serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
 /// The code of a refusal.
-pub(crate) fn code(body: &Value) -> &str {
+pub(crate) fn error_code(body: &Value) -> &str {
     body.pointer("/error/code").and_then(Value::as_str).unwrap_or_default()
 }

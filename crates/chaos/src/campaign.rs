@@ -7,30 +7,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use rustix::process::Signal;
-use strict_provider::StrictProvider;
+use strict_provider::MockProvider;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::api::Api;
-use crate::client::uncut;
-use crate::dice::Dice;
-use crate::driver::{Retired, digest, drive};
-use crate::files::Watcher;
-use crate::journal::{Stalls, is_whole};
-use crate::killer::{Killer, STANDING};
-use crate::mix::Mix;
+use crate::api::EngineApi;
+use crate::context::RunContext;
+use crate::counters::Counters;
+use crate::driver::{CheckedTask, digest, drive_tasks};
+use crate::file_watcher::FileWatcher;
+use crate::journal::{StallTracker, is_intact};
+use crate::model_script::ModelScript;
 use crate::ports::Ports;
-use crate::program::{Program, Service, Setup};
-use crate::script::Script;
-use crate::tally::Tally;
-use crate::trap::Trap;
+use crate::rng::SeededRng;
+use crate::service_process::{Service, ServiceConfig, ServiceProcess};
+use crate::stream_reader::replay_uninterrupted;
+use crate::supervisor::{KILLED_AFTER_STEP_PREFIX, Supervisor};
+use crate::trigger::KillTrigger;
 use crate::wire::Wire;
-use crate::world::World;
+use crate::workload::Workload;
 
 /// How long turns may take to end once the engine is left alone.
-const SETTLE: Duration = Duration::from_mins(1);
+const SETTLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Each provider request is kept for its rules alone: none is read later.
-const FORGET: Duration = Duration::from_secs(1);
+const CLEAR_REQUESTS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A run.
 #[derive(Clone, Debug)]
@@ -44,65 +44,66 @@ pub struct Campaign {
     /// How many SIGKILLs, and more until one was in an open turn.
     pub kills: u64,
     /// When to stop killing.
-    pub limit: Duration,
+    pub time_limit: Duration,
     /// What the load is made of.
-    pub mix: Mix,
+    pub workload: Workload,
     /// How many tasks run side by side.
     pub tasks: u64,
     /// The most turns of a task before it is judged and another one begins.
     pub turns_per_task: u64,
     /// What breaks a guarantee in the engine: then the first violation ends the run.
-    pub saboteur: Option<String>,
+    pub mutation: Option<String>,
 }
 
 impl Campaign {
     /// Runs it. What is wrong with the engine is in the tally; an error is the harness's own.
-    pub async fn run(&self) -> anyhow::Result<Arc<Tally>> {
+    pub async fn run(&self) -> anyhow::Result<Arc<Counters>> {
         let folder = tempfile::Builder::new().prefix("roundhouse-chaos-").tempdir()?;
-        let api = Api::new()?;
-        let (tally, trap) = (Arc::new(Tally::default()), Arc::new(Trap::default()));
-        let script = Arc::new(Script::new(self.seed, self.mix, Arc::clone(&tally), Arc::clone(&trap)));
+        let api = EngineApi::new()?;
+        let (tally, trap) = (Arc::new(Counters::default()), Arc::new(KillTrigger::default()));
+        let script =
+            Arc::new(ModelScript::new(self.seed, self.workload, Arc::clone(&tally), Arc::clone(&trap)));
         // Refusals are violations in the tally; a panic would hide them.
-        let provider = StrictProvider::builder().bind_thinking(true).guard_protocol(false).start().await?;
+        let provider = MockProvider::builder().bind_thinking(true).panic_on_refusals(false).start().await?;
         let respond = Arc::clone(&script);
         provider.set_responder(move |request| respond.reply(request));
-        let setup = self.setup(folder.path().to_owned(), &api, &provider)?;
-        let watcher = Watcher::start(&setup.workspace(), Arc::clone(&trap))?;
+        let setup = self.service_config(folder.path().to_owned(), &api, &provider)?;
+        let watcher = FileWatcher::start(&setup.workspace(), Arc::clone(&trap))?;
         let (place, places) = watch::channel(None);
         let (settle, settling) = watch::channel(false);
-        let world = Arc::new(World {
+        let world = Arc::new(RunContext {
             seed: self.seed,
-            mix: self.mix,
+            workload: self.workload,
             api,
-            tally: Arc::clone(&tally),
-            trap,
-            stalls: Stalls::default(),
+            counters: Arc::clone(&tally),
+            trigger: trap,
+            stalls: StallTracker::default(),
             script,
             workspace: setup.workspace(),
-            place: places,
+            endpoint: places,
             settling,
-            deadline: Instant::now() + self.limit + SETTLE,
+            deadline: Instant::now() + self.time_limit + SETTLE_TIMEOUT,
         });
         // What never happens shows as 0 in the table.
-        for step in self.mix.steps() {
-            tally.add(format!("{STANDING}{step}"), 0);
+        for step in self.workload.expected_steps() {
+            tally.add(format!("{KILLED_AFTER_STEP_PREFIX}{step}"), 0);
         }
         tally.add(self.wire.kills_in_open_turns(), 0);
         let tasks = Arc::new(Mutex::new(Vec::new()));
-        let mut killer = Killer {
-            world: Arc::clone(&world),
-            setup: setup.clone(),
+        let mut killer = Supervisor {
+            context: Arc::clone(&world),
+            service_config: setup.clone(),
             ports: Ports::claim()?,
-            place,
+            endpoint: place,
             tasks: Arc::clone(&tasks),
             port: 0,
-            engines: 0,
+            engine_count: 0,
             wire: self.wire,
-            dice: Dice::new(self.seed, "killer"),
+            rng: SeededRng::new(self.seed, "killer"),
         };
         let forgetting = async {
             loop {
-                tokio::time::sleep(FORGET).await;
+                tokio::time::sleep(CLEAR_REQUESTS_INTERVAL).await;
                 provider.clear_requests();
             }
         };
@@ -110,16 +111,16 @@ impl Campaign {
             let engine = killer.start().await?;
             let mut drivers = JoinSet::new();
             for number in 0..self.tasks {
-                drivers.spawn(drive(
+                drivers.spawn(drive_tasks(
                     Arc::clone(&world),
                     Arc::clone(&tasks),
                     format!("t{number}"),
                     self.turns_per_task,
                 ));
             }
-            let end = Instant::now() + self.limit;
+            let end = Instant::now() + self.time_limit;
             let until =
-                || Instant::now() > end || (self.saboteur.is_some() && tally.kills_until_first().is_some());
+                || Instant::now() > end || (self.mutation.is_some() && tally.kills_until_first().is_some());
             let engine = killer.run(engine, self.kills, until).await?;
             settle.send_replace(true);
             let retired = self.settle(&world, drivers).await?;
@@ -131,15 +132,23 @@ impl Campaign {
         }
         drop(watcher);
         for refusal in provider.take_refusals() {
-            tally.violation(format!("the provider refused a request: {} {}", refusal.status, refusal.reason));
+            tally.record_violation(format!(
+                "the provider refused a request: {} {}",
+                refusal.status, refusal.reason
+            ));
         }
         Ok(tally)
     }
 
-    fn setup(&self, folder: PathBuf, api: &Api, provider: &StrictProvider) -> anyhow::Result<Setup> {
+    fn service_config(
+        &self,
+        folder: PathBuf,
+        api: &EngineApi,
+        provider: &MockProvider,
+    ) -> anyhow::Result<ServiceConfig> {
         let catalog = folder.join("catalog");
         std::fs::create_dir(&catalog)?;
-        if let Some(gateway) = self.wire.gateway() {
+        if let Some(gateway) = self.wire.gateway_config() {
             std::fs::write(catalog.join("gateway.json"), gateway.to_string())?;
         }
         let text = |path: &std::path::Path| {
@@ -153,13 +162,14 @@ impl Campaign {
             ("ENGINE_LOG_LEVEL", "warn".to_owned()),
         ]
         .into_iter()
-        .chain(self.wire.variables(provider))
+        .chain(self.wire.env_vars(provider))
         .map(|(name, value)| (name.to_owned(), value))
         .collect();
-        if let Some(saboteur) = &self.saboteur {
-            variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), saboteur.clone());
+        if let Some(mutation) = &self.mutation {
+            variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), mutation.clone());
         }
-        let setup = Setup { binary: self.binary.clone(), service: Service::Engine, folder, variables };
+        let setup =
+            ServiceConfig { binary: self.binary.clone(), service: Service::Engine, folder, env: variables };
         std::fs::create_dir(setup.workspace())?;
         std::fs::write(setup.workspace().join("note.txt"), "A note.\n")?;
         Ok(setup)
@@ -168,9 +178,9 @@ impl Campaign {
     /// Waits until every driver has seen its last turn end.
     async fn settle(
         &self,
-        world: &World,
-        mut drivers: JoinSet<anyhow::Result<Vec<Retired>>>,
-    ) -> anyhow::Result<Vec<Retired>> {
+        world: &RunContext,
+        mut drivers: JoinSet<anyhow::Result<Vec<CheckedTask>>>,
+    ) -> anyhow::Result<Vec<CheckedTask>> {
         let mut retired = Vec::new();
         let all = async {
             while let Some(driver) = drivers.join_next().await {
@@ -179,11 +189,13 @@ impl Campaign {
             anyhow::Ok(())
         };
         // A saboteur may have left what never ends, and has been caught.
-        let patience = if self.saboteur.is_some() { Duration::from_secs(3) } else { SETTLE };
+        let patience = if self.mutation.is_some() { Duration::from_secs(3) } else { SETTLE_TIMEOUT };
         match tokio::time::timeout(patience, all).await {
             Ok(outcome) => outcome?,
             Err(_) => {
-                world.tally.violation(format!("turns did not end within {patience:?} after the last kill"));
+                world
+                    .counters
+                    .record_violation(format!("turns did not end within {patience:?} after the last kill"));
             }
         }
         Ok(retired)
@@ -192,33 +204,35 @@ impl Campaign {
 
 /// Looks at everything once more, and lets the engine end in peace.
 async fn finish(
-    world: &World,
-    setup: &Setup,
-    mut engine: Program,
-    retired: &[Retired],
+    world: &RunContext,
+    setup: &ServiceConfig,
+    mut engine: ServiceProcess,
+    retired: &[CheckedTask],
 ) -> anyhow::Result<()> {
-    for Retired { task, digest: before } in retired {
-        match uncut(world, task).await {
+    for CheckedTask { task, digest: before } in retired {
+        match replay_uninterrupted(world, task).await {
             Some(events) if digest(&events) == *before => {}
-            Some(_) => world.tally.violation(format!("{}: its events changed after its end", task.name)),
+            Some(_) => {
+                world.counters.record_violation(format!("{}: its events changed after its end", task.name));
+            }
             None if world.is_over() => break,
-            None => world.tally.violation(format!("{}: its events are gone", task.name)),
+            None => world.counters.record_violation(format!("{}: its events are gone", task.name)),
         }
     }
-    world.trap.fire(Signal::TERM);
-    let status = engine.ended().await?;
+    world.trigger.fire(Signal::TERM);
+    let status = engine.wait_exit().await?;
     if !status.success() {
-        world.tally.violation(format!("after SIGTERM the engine ended with {status}"));
+        world.counters.record_violation(format!("after SIGTERM the engine ended with {status}"));
     }
-    if !is_whole(&setup.brain())? {
-        world.tally.violation("the brain is damaged");
+    if !is_intact(&setup.brain())? {
+        world.counters.record_violation("the brain is damaged");
     }
     let log = std::fs::read_to_string(setup.log()).unwrap_or_default();
     for line in log.lines().filter(|line| line.contains("panicked")) {
-        world.tally.violation(format!("the engine's log says: {line}"));
+        world.counters.record_violation(format!("the engine's log says: {line}"));
     }
     for line in log.lines().filter(|line| line.contains("ERROR")) {
-        world.tally.count(format!(
+        world.counters.count(format!(
             "engine's errors: {}",
             line.split_whitespace().skip(2).take(10).collect::<Vec<_>>().join(" ")
         ));

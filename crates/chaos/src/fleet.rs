@@ -11,26 +11,26 @@
 //! `aim` says when to kill, `stage` brings about what is aimed at, `strike` kills, `wreck` is what a kill met; `judge`,
 //! `ledger` and `secrets` are the rules.
 
-mod aim;
+mod aftermath;
+mod audit_log;
+mod checker;
 mod cluster;
 mod containers;
+mod context;
 mod deployment;
-mod judge;
-mod ledger;
+mod engine_host;
+mod kill;
 mod load;
 mod processes;
 mod proxy;
 mod registry;
 mod report;
 mod round;
-mod running;
-mod seats;
+mod schedule;
 mod secrets;
 mod settings;
-mod stage;
-mod strike;
-mod world;
-mod wreck;
+mod setup;
+mod tenant_users;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,15 +41,15 @@ use clap::ValueEnum;
 use reqwest::Client;
 use serde_json::{Value, json};
 
+use self::context::{Capabilities, FleetContext, RegisteredProduct, SLEEPY_PRODUCT, policies};
 use self::deployment::Deployment;
-use self::round::Rounds;
-use self::seats::text;
-use self::world::{Extent, SLEEPY, Tenant, World, policies};
-use crate::api::{Asked, asked, client, code};
-use crate::tally::Tally;
+use self::round::RoundRunner;
+use self::tenant_users::text_field;
+use crate::api::{CallOutcome, error_code, http_client, send};
+use crate::counters::Counters;
 
-pub use self::report::unmet;
-pub use self::running::Backend;
+pub use self::engine_host::Backend;
+pub use self::report::unmet_coverage;
 
 /// Where the registry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -74,21 +74,21 @@ pub struct FleetCampaign {
     /// How many rounds.
     pub rounds: u64,
     /// When to begin no further round.
-    pub limit: Duration,
+    pub time_limit: Duration,
     /// What breaks a guarantee in the orchestrator: then the first violation ends the run.
-    pub saboteur: Option<String>,
+    pub mutation: Option<String>,
     /// Keeps the deployment's folder.
-    pub keep: bool,
+    pub keep_folder: bool,
 }
 
 /// The count of rounds.
 pub const ROUNDS: &str = "rounds";
 /// The count of parts of the contract that the binary does not have.
-pub const LEFT_OUT: &str = "NOT EXERCISED";
+pub const NOT_EXERCISED: &str = "NOT EXERCISED";
 
 impl FleetCampaign {
     /// How many clients ask at once. A container takes much more of the machine than a process.
-    const fn clients(&self) -> usize {
+    const fn client_count(&self) -> usize {
         match self.backend {
             Backend::Process => 5,
             Backend::Docker => 3,
@@ -96,70 +96,77 @@ impl FleetCampaign {
     }
 
     /// Runs it. What is wrong with the orchestrator is in the tally; an error is the harness's own.
-    pub async fn run(&self) -> anyhow::Result<Arc<Tally>> {
+    pub async fn run(&self) -> anyhow::Result<Arc<Counters>> {
         let mut folder = tempfile::Builder::new().prefix("roundhouse-chaos-fleet-").tempdir()?;
-        folder.disable_cleanup(self.keep);
-        let tally = Arc::new(Tally::default());
+        folder.disable_cleanup(self.keep_folder);
+        let tally = Arc::new(Counters::default());
         // Dropped before the folder: it ends the engines that live there.
         let deployment = Arc::new(Deployment::new(self, folder.path()).await?);
-        let http = client()?;
+        let http = http_client()?;
         let program = deployment.start_ready(false, &http).await?;
-        deployment.is_called(deployment.registry().deployment_id().await?);
-        let (tenants, extent) = found(&deployment, &http, &tally).await?;
-        for phase in aim::phases(extent) {
-            tally.add(aim::hits(phase), 0);
+        deployment.set_id(deployment.registry().deployment_id().await?);
+        let (products, capabilities) = register_products(&deployment, &http, &tally).await?;
+        for phase in schedule::phases(capabilities) {
+            tally.add(schedule::hit_counter_name(phase), 0);
         }
-        let seats = world::seats(self.clients());
-        let base = deployment.base();
-        let world = Arc::new(World::new(self.seed, Arc::clone(&tally), http, base, extent, (tenants, seats)));
-        let mut rounds = Rounds::new(self, Arc::clone(&world), Arc::clone(&deployment));
+        let seats = context::tenant_users(self.client_count());
+        let base = deployment.base_url();
+        let world = Arc::new(FleetContext::new(
+            self.seed,
+            Arc::clone(&tally),
+            http,
+            base,
+            capabilities,
+            (products, seats),
+        ));
+        let mut rounds = RoundRunner::new(self, Arc::clone(&world), Arc::clone(&deployment));
         rounds.run(program).await?;
         Ok(tally)
     }
 }
 
 /// Registers the products, and finds out what the orchestrator can do.
-async fn found(
+async fn register_products(
     deployment: &Deployment,
     http: &Client,
-    tally: &Tally,
-) -> anyhow::Result<(Vec<Tenant>, Extent)> {
-    let sleepy = register(deployment, http, "probe", &policies(true)[2]).await.is_ok();
-    let mut tenants = Vec::new();
+    tally: &Counters,
+) -> anyhow::Result<(Vec<RegisteredProduct>, Capabilities)> {
+    let sleepy = register_product(deployment, http, "probe", &policies(true)[2]).await.is_ok();
+    let mut products = Vec::new();
     for (number, policy) in policies(sleepy).iter().enumerate() {
-        let registered = register(deployment, http, &format!("product-{number}"), policy).await?;
-        let field = |name: &str| text(&registered, name).context("a registration without its fields");
-        tenants.push(Tenant {
+        let registered = register_product(deployment, http, &format!("product-{number}"), policy).await?;
+        let field = |name: &str| text_field(&registered, name).context("a registration without its fields");
+        products.push(RegisteredProduct {
             product_id: field("/product_id")?,
             key: field("/platform_api_key")?,
             max_engines: policy.get("max_engines").and_then(Value::as_u64),
-            sleeps: number == SLEEPY,
+            sleeps: number == SLEEPY_PRODUCT,
         });
     }
-    let key = tenants.first().map(|tenant| tenant.key.clone()).unwrap_or_default();
-    let request = http.post(format!("{}/engines/nobody/rotate-key", deployment.base()));
-    let rotate = match asked(request.header("x-platform-key", key)).await {
-        Asked::Answered(404, body) => code(&body) == "ENGINE_NOT_FOUND",
+    let key = products.first().map(|product_of| product_of.key.clone()).unwrap_or_default();
+    let request = http.post(format!("{}/engines/nobody/rotate-key", deployment.base_url()));
+    let rotate = match send(request.header("x-platform-key", key)).await {
+        CallOutcome::Response(404, body) => error_code(&body) == "ENGINE_NOT_FOUND",
         other => bail!("a rotation for nobody says {other:?}"),
     };
     if !rotate {
         tally.count(format!(
-            "{LEFT_OUT}: rotate, restart, sleep and wake: this orchestrator has none of them"
+            "{NOT_EXERCISED}: rotate, restart, sleep and wake: this orchestrator has none of them"
         ));
     }
-    Ok((tenants, Extent { supervised: rotate }))
+    Ok((products, Capabilities { supervised: rotate }))
 }
 
-async fn register(
+async fn register_product(
     deployment: &Deployment,
     http: &Client,
     slug: &str,
     policy: &Value,
 ) -> anyhow::Result<Value> {
     let body = json!({"slug": slug, "display_name": slug, "policy": policy});
-    let request = http.post(format!("{}/products/register", deployment.base()));
-    match asked(request.header("x-admin-key", deployment.admin_key()).json(&body)).await {
-        Asked::Answered(200, body) => Ok(body),
+    let request = http.post(format!("{}/products/register", deployment.base_url()));
+    match send(request.header("x-admin-key", deployment.admin_key()).json(&body)).await {
+        CallOutcome::Response(200, body) => Ok(body),
         other => bail!("a product could not be registered: {other:?}"),
     }
 }

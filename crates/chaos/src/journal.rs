@@ -24,7 +24,7 @@ pub(crate) struct OpenTurn {
 
 /// The open turns in `brain`; none where the brain was not yet made.
 pub(crate) fn open_turns(brain: &Path) -> anyhow::Result<Vec<OpenTurn>> {
-    let Ok(reader) = reader(brain) else { return Ok(Vec::new()) };
+    let Ok(reader) = open_read_only(brain) else { return Ok(Vec::new()) };
     let made = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'steps')";
     if !reader.query_row(made, [], |row| row.get::<_, bool>(0)).context("the brain cannot be read")? {
         return Ok(Vec::new());
@@ -36,24 +36,24 @@ pub(crate) fn open_turns(brain: &Path) -> anyhow::Result<Vec<OpenTurn>> {
     open.map(|turn| {
         let (task, turn, turn_id) = turn?;
         let bodies = steps.query_map([task, turn], |row| row.get::<_, String>(0))?;
-        fold(turn_id, &bodies.collect::<Result<Vec<_>, _>>()?)
+        summarize_turn(turn_id, &bodies.collect::<Result<Vec<_>, _>>()?)
     })
     .collect()
 }
 
 /// Whether SQLite finds the brain whole.
-pub(crate) fn is_whole(brain: &Path) -> anyhow::Result<bool> {
-    let found: String = reader(brain)?.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
+pub(crate) fn is_intact(brain: &Path) -> anyhow::Result<bool> {
+    let found: String = open_read_only(brain)?.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
     Ok(found == "ok")
 }
 
 /// The open turns that one end of the engine after the other found where they were.
 #[derive(Debug, Default)]
-pub(crate) struct Stalls(Mutex<HashMap<String, (usize, u64)>>);
+pub(crate) struct StallTracker(Mutex<HashMap<String, (usize, u64)>>);
 
-impl Stalls {
+impl StallTracker {
     /// The engine ended, and left these turns open.
-    pub(crate) fn note(&self, open: &[OpenTurn]) {
+    pub(crate) fn record(&self, open: &[OpenTurn]) {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for OpenTurn { turn_id, steps, .. } in open {
             let (known, ends) = turns.entry(turn_id.clone()).or_default();
@@ -63,19 +63,19 @@ impl Stalls {
     }
 
     /// How many ends of the engine in a row found the turn without a new step, when it was open last.
-    pub(crate) fn of(&self, turn_id: &str) -> u64 {
+    pub(crate) fn restarts_without_progress(&self, turn_id: &str) -> u64 {
         let turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         turns.get(turn_id).map_or(0, |(_, ends)| *ends)
     }
 }
 
-fn reader(brain: &Path) -> anyhow::Result<Connection> {
+fn open_read_only(brain: &Path) -> anyhow::Result<Connection> {
     let reader = Connection::open_with_flags(brain, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     reader.busy_timeout(Duration::from_secs(1))?;
     Ok(reader)
 }
 
-fn fold(turn_id: String, bodies: &[String]) -> anyhow::Result<OpenTurn> {
+fn summarize_turn(turn_id: String, bodies: &[String]) -> anyhow::Result<OpenTurn> {
     let mut last_step = "none".to_owned();
     let mut intents = BTreeSet::new();
     let mut moved_on = 0;
@@ -107,7 +107,7 @@ mod tests {
             r#"{"step":"intended","call_id":"b"}"#,
             r#"{"step":"resulted","call_id":"a"}"#,
         ];
-        let stand = fold("t".into(), &steps.map(str::to_owned)).unwrap();
+        let stand = summarize_turn("t".into(), &steps.map(str::to_owned)).unwrap();
         assert_eq!(
             stand,
             OpenTurn {
@@ -121,15 +121,15 @@ mod tests {
 
     #[test]
     fn a_turn_stalls_until_it_has_a_new_step() {
-        let stalls = Stalls::default();
+        let stalls = StallTracker::default();
         let open = |steps| {
             [OpenTurn { turn_id: "t".into(), steps, last_step: "x".into(), intents_without_result: 0 }]
         };
         for (steps, ends) in [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3)] {
-            stalls.note(&open(steps));
-            assert_eq!(stalls.of("t"), ends);
+            stalls.record(&open(steps));
+            assert_eq!(stalls.restarts_without_progress("t"), ends);
         }
-        assert_eq!(stalls.of("another"), 0);
+        assert_eq!(stalls.restarts_without_progress("another"), 0);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! thinking, parallel tool calls, permissions, questions, steering, cancels, edits and retries, read by
 //! clients that are cut at random bytes. Meanwhile the engine is killed, at random and right after chosen
 //! moments, and started again on the same brain. At its end each task is judged by the rules in `judge`; what
-//! is broken is a violation in the [`Tally`].
+//! is broken is a violation in the [`Counters`].
 //!
 //! Map of the crate: `mix` and `dice` decide what happens; `wire` and `heard` are what engine and
 //! model speak, `script` and `calls` the model, `driver` and
@@ -15,39 +15,39 @@
 //! parts; `docker` and `postgres` are what the orchestrator's part starts beside it.
 
 pub mod campaign;
+pub mod counters;
 pub mod docker;
 pub mod fleet;
-pub mod mix;
+pub mod mutations;
 pub mod postgres;
 pub mod report;
-pub mod saboteurs;
-pub mod tally;
+pub mod workload;
 
 mod api;
-mod calls;
-mod client;
-mod dice;
+mod checker;
+mod context;
 mod driver;
-mod files;
-mod heard;
+mod file_watcher;
 mod journal;
-mod judge;
-mod killer;
-mod person;
+mod model_script;
 mod ports;
-mod program;
-mod script;
+mod prompt;
+mod rng;
+mod service_process;
 mod sse;
+mod stream_reader;
+mod supervisor;
 mod task;
 #[cfg(test)]
 mod testing;
-mod trap;
+mod tool_calls;
+mod trigger;
+mod user;
 mod wire;
-mod world;
 
 pub use campaign::Campaign;
+pub use counters::Counters;
 pub use fleet::FleetCampaign;
-pub use mix::{Feature, Mix};
-pub use report::{Report, unmet};
-pub use tally::Tally;
+pub use report::{Report, unmet_coverage};
 pub use wire::Wire;
+pub use workload::{Feature, Workload};

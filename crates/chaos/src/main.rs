@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail};
 use chaos::fleet::{self, Backend, Database};
-use chaos::saboteurs::{self, ENGINE, ORCHESTRATOR};
-use chaos::{Campaign, Feature, FleetCampaign, Mix, Report, Tally, Wire, unmet};
+use chaos::mutations::{self, ENGINE_MUTATIONS, ORCHESTRATOR_MUTATIONS};
+use chaos::{Campaign, Counters, Feature, FleetCampaign, Report, Wire, Workload, unmet_coverage};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -35,7 +35,7 @@ enum Command {
         #[command(flatten)]
         engine: EngineOptions,
         #[command(flatten)]
-        which: Which,
+        which: MutationFilter,
     },
     /// Kills the orchestrator.
     Fleet(FleetOptions),
@@ -44,7 +44,7 @@ enum Command {
         #[command(flatten)]
         fleet: FleetOptions,
         #[command(flatten)]
-        which: Which,
+        which: MutationFilter,
     },
 }
 
@@ -60,7 +60,7 @@ struct Options {
 }
 
 #[derive(Args)]
-struct Which {
+struct MutationFilter {
     /// One saboteur; by default all.
     #[arg(long)]
     only: Vec<String>,
@@ -68,15 +68,15 @@ struct Which {
 
 #[derive(Args)]
 struct EngineOptions {
-    /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
+    /// The `roundhouse` binary; for saboteurs built with `--features run_mutations`.
     #[arg(long, default_value = "target/release/roundhouse")]
     engine: PathBuf,
     /// How many times the engine is killed: by default 100 times, or with each saboteur at most 1,000 times.
     #[arg(long)]
     kills: Option<u64>,
     /// The wire to the provider.
-    #[arg(long, value_enum, default_value_t = Wires::All)]
-    wire: Wires,
+    #[arg(long, value_enum, default_value_t = WireChoice::All)]
+    wire: WireChoice,
     /// How many tasks run side by side.
     #[arg(long, default_value_t = 4)]
     tasks: u64,
@@ -90,7 +90,7 @@ struct EngineOptions {
 
 #[derive(Args)]
 struct FleetOptions {
-    /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
+    /// The `roundhouse` binary; for saboteurs built with `--features run_mutations`.
     #[arg(long, default_value = "target/release/roundhouse")]
     orchestrator: PathBuf,
     /// What runs the engines.
@@ -108,7 +108,7 @@ struct FleetOptions {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Wires {
+enum WireChoice {
     Anthropic,
     Openai,
     Responses,
@@ -118,8 +118,8 @@ enum Wires {
     All,
 }
 
-impl Wires {
-    const fn each(self) -> &'static [Wire] {
+impl WireChoice {
+    const fn wires(self) -> &'static [Wire] {
         match self {
             Self::Anthropic => &[Wire::Anthropic],
             Self::Openai => &[Wire::Openai],
@@ -136,7 +136,7 @@ async fn main() -> ExitCode {
     // Whoever ends the harness ends its engine and its folder with it.
     let outcome = tokio::select! {
         outcome = run(Cli::parse()) => outcome,
-        signal = told_to_end() => Err(signal),
+        signal = shutdown_signal() => Err(signal),
     };
     let outcome = match outcome {
         Ok(is_well) => is_well,
@@ -150,7 +150,7 @@ async fn main() -> ExitCode {
 }
 
 /// Waits until somebody wants the harness to end, and says so.
-async fn told_to_end() -> anyhow::Error {
+async fn shutdown_signal() -> anyhow::Error {
     let Ok(mut terminate) = signal(SignalKind::terminate()) else {
         return anyhow!("signals cannot be heard");
     };
@@ -162,28 +162,28 @@ async fn told_to_end() -> anyhow::Error {
 
 async fn run(Cli { command, engine, options }: Cli) -> anyhow::Result<bool> {
     match command {
-        None => chaos(&engine, &options).await,
+        None => run_engine_campaigns(&engine, &options).await,
         Some(Command::Saboteurs { engine, which }) => {
-            let wire = engine.wire.each().first().copied().unwrap_or(Wire::Anthropic);
+            let wire = engine.wire.wires().first().copied().unwrap_or(Wire::Anthropic);
             let campaign = engine.campaign(&options, wire, engine.kills.unwrap_or(1_000));
-            sabotage(&campaign.binary, &which.names(ENGINE), async |saboteur| {
-                Campaign { saboteur: Some(saboteur), ..campaign.clone() }.run().await
+            run_mutations(&campaign.binary, &which.selected(ENGINE_MUTATIONS), async |mutation| {
+                Campaign { mutation: Some(mutation), ..campaign.clone() }.run().await
             })
             .await
         }
-        Some(Command::Fleet(fleet)) => kill_orchestrators(&fleet, &options).await,
+        Some(Command::Fleet(fleet)) => run_fleet_campaign(&fleet, &options).await,
         Some(Command::FleetSaboteurs { fleet, which }) => {
             let campaign = fleet.campaign(&options, fleet.rounds.unwrap_or(300));
-            sabotage(&campaign.binary, &which.names(ORCHESTRATOR), async |saboteur| {
-                FleetCampaign { saboteur: Some(saboteur), ..campaign.clone() }.run().await
+            run_mutations(&campaign.binary, &which.selected(ORCHESTRATOR_MUTATIONS), async |mutation| {
+                FleetCampaign { mutation: Some(mutation), ..campaign.clone() }.run().await
             })
             .await
         }
     }
 }
 
-impl Which {
-    fn names<const N: usize>(&self, all: [&str; N]) -> Vec<String> {
+impl MutationFilter {
+    fn selected<const N: usize>(&self, all: [&str; N]) -> Vec<String> {
         if self.only.is_empty() { all.map(str::to_owned).to_vec() } else { self.only.clone() }
     }
 }
@@ -195,11 +195,11 @@ impl EngineOptions {
             seed: options.seed,
             wire,
             kills,
-            limit: Duration::from_secs(options.seconds),
-            mix: Mix::whole().without(&self.without),
+            time_limit: Duration::from_secs(options.seconds),
+            workload: Workload::all_features().without(&self.without),
             tasks: self.tasks,
             turns_per_task: self.turns_per_task,
-            saboteur: None,
+            mutation: None,
         }
     }
 }
@@ -212,14 +212,14 @@ impl FleetOptions {
             database: self.database,
             seed: options.seed,
             rounds,
-            limit: Duration::from_secs(options.seconds),
-            saboteur: None,
-            keep: self.keep,
+            time_limit: Duration::from_secs(options.seconds),
+            mutation: None,
+            keep_folder: self.keep,
         }
     }
 }
 
-fn there_is(binary: &Path) -> anyhow::Result<()> {
+fn ensure_exists(binary: &Path) -> anyhow::Result<()> {
     if !binary.is_file() {
         bail!(
             "there is no binary at {}: build it with `cargo build --release`, or name another one",
@@ -229,54 +229,67 @@ fn there_is(binary: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn chaos(engine: &EngineOptions, options: &Options) -> anyhow::Result<bool> {
-    there_is(&engine.engine)?;
+async fn run_engine_campaigns(engine: &EngineOptions, options: &Options) -> anyhow::Result<bool> {
+    ensure_exists(&engine.engine)?;
     let kills = engine.kills.unwrap_or(100);
-    let wires = engine.wire.each();
+    let wires = engine.wire.wires();
     let parts = u64::try_from(wires.len())?;
     let begin = Instant::now();
-    let total = Tally::default();
+    let total = Counters::default();
     for wire in wires {
         let mut campaign = engine.campaign(options, *wire, kills.div_ceil(parts));
-        campaign.limit /= u32::try_from(parts)?;
+        campaign.time_limit /= u32::try_from(parts)?;
         total.merge(&*campaign.run().await?);
     }
-    let unmet = unmet(&total, &Mix::whole().without(&engine.without), wires, kills);
-    print(options, &total, begin.elapsed(), &unmet)
+    let unmet_coverage =
+        unmet_coverage(&total, &Workload::all_features().without(&engine.without), wires, kills);
+    print_report(options, &total, begin.elapsed(), &unmet_coverage)
 }
 
-async fn kill_orchestrators(fleet: &FleetOptions, options: &Options) -> anyhow::Result<bool> {
-    there_is(&fleet.orchestrator)?;
+async fn run_fleet_campaign(fleet: &FleetOptions, options: &Options) -> anyhow::Result<bool> {
+    ensure_exists(&fleet.orchestrator)?;
     let rounds = fleet.rounds.unwrap_or(100);
     let begin = Instant::now();
     let campaign = fleet.campaign(options, rounds);
     let tally = campaign.run().await?;
-    print(options, &tally, begin.elapsed(), &fleet::unmet(&tally, &campaign))
+    print_report(options, &tally, begin.elapsed(), &fleet::unmet_coverage(&tally, &campaign))
 }
 
 /// Prints the table of a run. Returns whether it is as it should be.
-fn print(options: &Options, tally: &Tally, took: Duration, unmet: &[String]) -> anyhow::Result<bool> {
+fn print_report(
+    options: &Options,
+    tally: &Counters,
+    took: Duration,
+    unmet_coverage: &[String],
+) -> anyhow::Result<bool> {
     let mut out = io::stdout().lock();
-    write!(out, "seed {}\n{}", options.seed, Report { tally, took })?;
-    unmet.iter().try_for_each(|unmet| writeln!(out, "UNMET {unmet}"))?;
-    Ok(unmet.is_empty() && tally.violations().is_empty())
+    write!(out, "seed {}\n{}", options.seed, Report { counters: tally, elapsed: took })?;
+    unmet_coverage.iter().try_for_each(|unmet_coverage| writeln!(out, "UNMET {unmet_coverage}"))?;
+    Ok(unmet_coverage.is_empty() && tally.violations().is_empty())
 }
 
-async fn sabotage(
+async fn run_mutations(
     binary: &Path,
     names: &[String],
-    run: impl AsyncFn(String) -> anyhow::Result<Arc<Tally>>,
+    run: impl AsyncFn(String) -> anyhow::Result<Arc<Counters>>,
 ) -> anyhow::Result<bool> {
-    there_is(binary)?;
-    let caught = saboteurs::all(binary, names, run).await?;
+    ensure_exists(binary)?;
+    let caught = mutations::run_all(binary, names, run).await?;
     let mut out = io::stdout().lock();
     for one in &caught {
-        let after =
-            one.kills.map_or_else(|| "NOT CAUGHT".to_owned(), |kills| format!("caught after {kills}"));
-        writeln!(out, "{:24} {after} of {} kills, {:.1} s", one.saboteur, one.of, one.took.as_secs_f64())?;
-        if let Some(found) = &one.found {
+        let after = one
+            .kills_until_caught
+            .map_or_else(|| "NOT CAUGHT".to_owned(), |kills| format!("caught after {kills}"));
+        writeln!(
+            out,
+            "{:24} {after} of {} kills, {:.1} s",
+            one.mutation,
+            one.total_kills,
+            one.elapsed.as_secs_f64()
+        )?;
+        if let Some(found) = &one.first_violation {
             writeln!(out, "    {}", found.chars().take(300).collect::<String>())?;
         }
     }
-    Ok(caught.iter().all(|one| one.kills.is_some()))
+    Ok(caught.iter().all(|one| one.kills_until_caught.is_some()))
 }

@@ -6,8 +6,8 @@ use anyhow::bail;
 
 /// Below the range from which the system takes the ports of outgoing connections, and beside that of the
 /// stories.
-const FIRST: u16 = 10_000;
-const SLOTS: u16 = 200;
+const FIRST_PORT: u16 = 10_000;
+const SLOT_COUNT: u16 = 200;
 const PORTS_PER_SLOT: u16 = 40;
 
 /// A range of ports. Its first port is held while the range is in use, so that no other run takes it.
@@ -21,9 +21,9 @@ pub(crate) struct Ports {
 impl Ports {
     /// A range that is nobody's.
     pub(crate) fn claim() -> anyhow::Result<Self> {
-        let start = u16::try_from(std::process::id() % u32::from(SLOTS))?;
-        for offset in 0..SLOTS {
-            let port = FIRST + (start + offset) % SLOTS * PORTS_PER_SLOT;
+        let start = u16::try_from(std::process::id() % u32::from(SLOT_COUNT))?;
+        for offset in 0..SLOT_COUNT {
+            let port = FIRST_PORT + (start + offset) % SLOT_COUNT * PORTS_PER_SLOT;
             if let Ok(claim) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
                 return Ok(Self { _claim: claim, first: port + 1, next: 0 });
             }

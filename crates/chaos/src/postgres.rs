@@ -9,28 +9,28 @@ use rustix::process::geteuid;
 use tempfile::TempDir;
 
 /// Where Debian keeps the programs of each version.
-const DEBIAN: &str = "/usr/lib/postgresql";
+const DEBIAN_PROGRAMS_DIR: &str = "/usr/lib/postgresql";
 /// Its only user; and whose the server is where the harness is root's, which PostgreSQL refuses to be.
-const USER: &str = "postgres";
+const SUPERUSER: &str = "postgres";
 /// It need not outlive a power loss, and many may run at once. It listens on no port, only in its folder.
-const SETTINGS: &str = "fsync = off\nfull_page_writes = off\nlisten_addresses = ''\nmax_connections = 60\n\
+const SERVER_SETTINGS: &str = "fsync = off\nfull_page_writes = off\nlisten_addresses = ''\nmax_connections = 60\n\
                         shared_buffers = 64MB\nlog_min_messages = warning\n";
 
 /// See the module. Dropped, it is stopped and its folder removed.
 #[derive(Debug)]
-pub struct Server {
+pub struct PostgresServer {
     programs: PathBuf,
     folder: TempDir,
     password: String,
 }
 
-impl Server {
+impl PostgresServer {
     /// Makes one and starts it. `password` is that of its only user.
     pub fn start(password: String) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("roundhouse-pg-").tempdir()?;
         let server = Self { programs: Self::programs()?, folder, password };
-        server.make()?;
-        server.control(&["start"])?;
+        server.init_cluster()?;
+        server.pg_ctl(&["start"])?;
         Ok(server)
     }
 
@@ -38,24 +38,24 @@ impl Server {
     pub fn programs() -> anyhow::Result<PathBuf> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
-        let versions = fs::read_dir(DEBIAN).into_iter().flatten().flatten();
+        let versions = fs::read_dir(DEBIAN_PROGRAMS_DIR).into_iter().flatten().flatten();
         let mut versions: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();
         versions.sort();
         folders.extend(versions.into_iter().rev());
         let found = folders.into_iter().find(|folder| folder.join("initdb").is_file());
         found.with_context(|| {
-            format!("PostgreSQL's initdb is neither on the PATH nor below {DEBIAN}: install it")
+            format!("PostgreSQL's initdb is neither on the PATH nor below {DEBIAN_PROGRAMS_DIR}: install it")
         })
     }
 
     /// How it is reached at `address`, where something passes on to its socket.
-    pub fn url_by(&self, address: &str) -> String {
-        format!("postgres://{USER}:{}@{address}/postgres", self.password)
+    pub fn url_at(&self, address: &str) -> String {
+        format!("postgres://{SUPERUSER}:{}@{address}/postgres", self.password)
     }
 
     /// How it is reached in its folder.
     pub fn url(&self) -> String {
-        format!("{}?host={}", self.url_by("localhost"), self.folder().display())
+        format!("{}?host={}", self.url_at("localhost"), self.folder().display())
     }
 
     /// The file of its socket.
@@ -70,42 +70,43 @@ impl Server {
 
     /// Starts it anew, `gently` or as after a crash. Blocks as long as that takes.
     pub fn restart(&self, gently: bool) -> anyhow::Result<()> {
-        self.control(&["restart", "-m", if gently { "fast" } else { "immediate" }])
+        self.pg_ctl(&["restart", "-m", if gently { "fast" } else { "immediate" }])
     }
 
     fn data(&self) -> PathBuf {
         self.folder().join("data")
     }
 
-    fn make(&self) -> anyhow::Result<()> {
+    fn init_cluster(&self) -> anyhow::Result<()> {
         let secret = self.folder().join("password");
         fs::write(&secret, &self.password)?;
         if geteuid().is_root() {
-            run(Command::new("chown").arg("-R").arg(USER).arg(self.folder()))?;
+            run(Command::new("chown").arg("-R").arg(SUPERUSER).arg(self.folder()))?;
         }
-        let mut initdb = self.program("initdb");
+        let mut initdb = self.command("initdb");
         // The password is sent as it is: what else there is costs much of a client that is built for debugging.
-        initdb.args(["--no-sync", "--auth=password", "--encoding=UTF8", "--username", USER, "--pwfile"]);
+        initdb.args(["--no-sync", "--auth=password", "--encoding=UTF8", "--username", SUPERUSER, "--pwfile"]);
         run(initdb.arg(&secret).arg("--pgdata").arg(self.data()))?;
         // From here on the password is in no file.
         fs::remove_file(secret)?;
         let sockets = format!("unix_socket_directories = '{}'\n", self.folder().display());
         let file = self.data().join("postgresql.auto.conf");
-        fs::write(file, format!("{SETTINGS}{sockets}")).context("PostgreSQL's settings cannot be written")
+        fs::write(file, format!("{SERVER_SETTINGS}{sockets}"))
+            .context("PostgreSQL's settings cannot be written")
     }
 
-    fn control(&self, arguments: &[&str]) -> anyhow::Result<()> {
-        let mut control = self.program("pg_ctl");
+    fn pg_ctl(&self, arguments: &[&str]) -> anyhow::Result<()> {
+        let mut control = self.command("pg_ctl");
         control.arg("--pgdata").arg(self.data()).arg("--log").arg(self.folder().join("server.log"));
         run(control.args(["--wait", "--silent"]).args(arguments))
     }
 
     /// One of PostgreSQL's programs, as the user that it may be.
-    fn program(&self, name: &str) -> Command {
+    fn command(&self, name: &str) -> Command {
         let program = self.programs.join(name);
         let mut command = if geteuid().is_root() {
             let mut command = Command::new("setpriv");
-            command.args(["--reuid", USER, "--regid", USER, "--clear-groups"]).arg(program);
+            command.args(["--reuid", SUPERUSER, "--regid", SUPERUSER, "--clear-groups"]).arg(program);
             command
         } else {
             Command::new(program)
@@ -116,10 +117,10 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for PostgresServer {
     fn drop(&mut self) {
         // One that does not run any more is what is wanted.
-        let _ = self.control(&["stop", "-m", "immediate"]);
+        let _ = self.pg_ctl(&["stop", "-m", "immediate"]);
     }
 }
 

@@ -3,50 +3,53 @@
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use crate::killer::{STANDING, WITHOUT_RESULT};
-use crate::mix::Mix;
-use crate::tally::{KILLS, Tally};
+use crate::counters::{Counters, KILLS};
+use crate::supervisor::{KILLED_AFTER_STEP_PREFIX, KILLED_WITHOUT_RESULT};
 use crate::wire::Wire;
+use crate::workload::Workload;
 
 /// From how many kills on each kind of step must have been met.
-pub const FULL_SIZE: u64 = 2_000;
+pub const FULL_RUN_KILLS: u64 = 2_000;
 /// How often, then.
-const OFTEN: u64 = 10;
+const MIN_OCCURRENCES: u64 = 10;
 
 /// The table of a run.
 #[derive(Debug)]
 pub struct Report<'a> {
     /// What happened.
-    pub tally: &'a Tally,
+    pub counters: &'a Counters,
     /// How long it took.
-    pub took: Duration,
+    pub elapsed: Duration,
 }
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = self.tally.counts();
+        let counts = self.counters.counts();
         let width = counts.keys().map(String::len).max().unwrap_or_default();
-        writeln!(f, "{KILLS:width$} {:>8}", self.tally.of(KILLS))?;
+        writeln!(f, "{KILLS:width$} {:>8}", self.counters.get(KILLS))?;
         for (what, number) in counts.iter().filter(|(what, _)| *what != KILLS) {
             writeln!(f, "{what:width$} {number:>8}")?;
         }
-        let seconds = self.took.as_secs_f64();
+        let seconds = self.elapsed.as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-        let rate = self.tally.of(KILLS) as f64 / seconds.max(0.001);
+        let rate = self.counters.get(KILLS) as f64 / seconds.max(0.001);
         let mut last = String::new();
         write!(last, "{seconds:.1} s, {rate:.1} kills per second")?;
         writeln!(f, "{last}")?;
-        self.tally.violations().iter().try_for_each(|violation| writeln!(f, "VIOLATION {violation}"))
+        self.counters
+            .violations()
+            .iter()
+            .try_for_each(|record_violation| writeln!(f, "VIOLATION {record_violation}"))
     }
 }
 
 /// What a run of this size should have met and did not.
-pub fn unmet(tally: &Tally, mix: &Mix, wires: &[Wire], kills: u64) -> Vec<String> {
-    let mut unmet = Vec::new();
+pub fn unmet_coverage(tally: &Counters, mix: &Workload, wires: &[Wire], kills: u64) -> Vec<String> {
+    let mut unmet_coverage = Vec::new();
     let mut want = |what: String, at_least: u64| {
-        let found = tally.of(&what);
+        let found = tally.get(&what);
         if found < at_least {
-            unmet.push(format!("{what}: {found}, and at least {at_least} are wanted"));
+            unmet_coverage.push(format!("{what}: {found}, and at least {at_least} are wanted"));
         }
     };
     want(KILLS.into(), kills);
@@ -55,13 +58,13 @@ pub fn unmet(tally: &Tally, mix: &Mix, wires: &[Wire], kills: u64) -> Vec<String
     for wire in wires {
         want(wire.kills_in_open_turns(), 1);
     }
-    if kills < FULL_SIZE {
-        return unmet;
+    if kills < FULL_RUN_KILLS {
+        return unmet_coverage;
     }
-    for step in mix.steps() {
-        want(format!("{STANDING}{step}"), OFTEN);
+    for step in mix.expected_steps() {
+        want(format!("{KILLED_AFTER_STEP_PREFIX}{step}"), MIN_OCCURRENCES);
     }
-    want(WITHOUT_RESULT.into(), OFTEN);
+    want(KILLED_WITHOUT_RESULT.into(), MIN_OCCURRENCES);
     let done = [
         ("steers", mix.steer),
         ("cancels", mix.cancel),
@@ -69,15 +72,15 @@ pub fn unmet(tally: &Tally, mix: &Mix, wires: &[Wire], kills: u64) -> Vec<String
         ("retries", mix.retry),
         ("answers of a person", mix.edit_file + mix.ask_user),
         ("provider faults", mix.fault),
-        ("connections cut by clients", mix.cut),
+        ("connections cut by clients", mix.disconnect),
         ("ends by SIGTERM", mix.sigterm),
-        ("retrying seen", mix.departs),
-        ("model steps repeated alike", 1.0 - mix.departs),
+        ("retrying seen", mix.diverges),
+        ("model steps repeated alike", 1.0 - mix.diverges),
     ];
     for (what, probability) in done {
         if probability > 0.0 {
-            want(what.into(), OFTEN);
+            want(what.into(), MIN_OCCURRENCES);
         }
     }
-    unmet
+    unmet_coverage
 }

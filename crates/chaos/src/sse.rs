@@ -5,9 +5,9 @@ use contract::event::{Event, SentEvent};
 /// Takes bytes as they come and gives whole events. What a cut leaves of an event is dropped with it, as
 /// Server-Sent Events have it: an event counts once its empty line has come.
 #[derive(Debug, Default)]
-pub(crate) struct Splitter(Vec<u8>);
+pub(crate) struct EventParser(Vec<u8>);
 
-impl Splitter {
+impl EventParser {
     /// The events that are whole with these bytes; heartbeats are checked and left out.
     ///
     /// # Errors
@@ -18,14 +18,14 @@ impl Splitter {
         while let Some(end) = self.0.windows(2).position(|two| two == b"\n\n") {
             let rest = self.0.split_off(end + 2);
             let frame = std::mem::replace(&mut self.0, rest);
-            events.extend(read(&frame)?);
+            events.extend(parse_event(&frame)?);
         }
         Ok(events)
     }
 }
 
 /// Reads one event; none for a heartbeat.
-fn read(frame: &[u8]) -> Result<Option<SentEvent>, String> {
+fn parse_event(frame: &[u8]) -> Result<Option<SentEvent>, String> {
     let text = std::str::from_utf8(frame).map_err(|error| format!("an event that is not UTF-8: {error}"))?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     let (Some(kind), Some(data)) = (field("event"), field("data")) else {
@@ -54,13 +54,13 @@ mod tests {
     #[test]
     fn an_event_counts_once_it_is_whole() {
         let both = [delta(1), delta(2)].concat();
-        for cut in 0..both.len() {
-            let mut splitter = Splitter::default();
-            let before = splitter.push(&both.as_bytes()[..cut]).unwrap();
-            let after = splitter.push(&both.as_bytes()[cut..]).unwrap();
+        for disconnect in 0..both.len() {
+            let mut splitter = EventParser::default();
+            let before = splitter.push(&both.as_bytes()[..disconnect]).unwrap();
+            let after = splitter.push(&both.as_bytes()[disconnect..]).unwrap();
             let times: Vec<i64> = before.iter().chain(&after).map(|event| event.ts).collect();
-            assert_eq!(times, [1, 2], "cut at {cut}");
-            assert_eq!(before.len(), usize::from(cut >= delta(1).len()), "cut at {cut}");
+            assert_eq!(times, [1, 2], "cut at {disconnect}");
+            assert_eq!(before.len(), usize::from(disconnect >= delta(1).len()), "cut at {disconnect}");
         }
     }
 
@@ -71,7 +71,7 @@ mod tests {
             "event: text_delta\n\n".into(),
             delta(1).replace("text_delta", "news"),
         ] {
-            assert!(Splitter::default().push(wrong.as_bytes()).is_err(), "{wrong}");
+            assert!(EventParser::default().push(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }
 }

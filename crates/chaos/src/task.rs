@@ -9,24 +9,24 @@ use tokio::sync::watch;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Task {
+pub(crate) struct TrackedTask {
     /// Its id.
     pub(crate) name: String,
-    state: Mutex<View>,
+    state: Mutex<TaskView>,
     changed: watch::Sender<i64>,
     /// Set when no turn will follow: the `ts` of the last event.
-    pub(crate) closing: watch::Sender<Option<i64>>,
+    pub(crate) final_ts: watch::Sender<Option<i64>>,
 }
 
 /// What the clients of a task have seen, all together.
 #[derive(Debug, Default)]
-pub(crate) struct View {
+pub(crate) struct TaskView {
     /// The `ts` of the newest event.
     pub(crate) last_ts: i64,
     /// The turn that has begun and not ended.
-    pub(crate) open: Option<TurnId>,
+    pub(crate) open_turn: Option<TurnId>,
     /// How many turns have ended.
-    pub(crate) ended: u64,
+    pub(crate) ended_turns: u64,
     /// What waits for a person.
     pub(crate) pending: Option<HitlRequest>,
     /// The user messages and their turns, oldest first.
@@ -34,47 +34,47 @@ pub(crate) struct View {
     /// Messages that a retry of an earlier one may have put out of force.
     pub(crate) superseded: BTreeSet<MessageId>,
     /// What was promised.
-    pub(crate) promises: Promises,
+    pub(crate) acknowledged: Acknowledged,
 }
 
 /// What the engine has accepted and must never forget.
 #[derive(Debug, Default)]
-pub(crate) struct Promises {
+pub(crate) struct Acknowledged {
     /// Turns that a client saw begin in the answer to its own request.
     pub(crate) turns: BTreeSet<TurnId>,
     /// Answers of a person.
     pub(crate) answers: BTreeMap<HitlId, String>,
     /// Requests to which an answer was sent, whatever came of it.
-    pub(crate) tried: BTreeSet<HitlId>,
+    pub(crate) attempted_answers: BTreeSet<HitlId>,
     /// Messages to a running turn: their marks and the turn.
     pub(crate) steers: Vec<(u64, TurnId)>,
     /// Turns that were cancelled.
     pub(crate) cancelled: BTreeSet<TurnId>,
     /// Turns that somebody tried to cancel, whatever came of it.
-    pub(crate) cancelling: BTreeSet<TurnId>,
+    pub(crate) attempted_cancels: BTreeSet<TurnId>,
     /// Turns that an edit has taken back, or may have.
-    pub(crate) taken_back: BTreeSet<TurnId>,
+    pub(crate) rewound_turns: BTreeSet<TurnId>,
 }
 
-impl Task {
+impl TrackedTask {
     /// A task without a turn.
     pub(crate) fn new(name: String) -> Self {
-        let (changed, closing) = (watch::Sender::new(0), watch::Sender::new(None));
-        Self { name, state: Mutex::default(), changed, closing }
+        let (changed, final_ts) = (watch::Sender::new(0), watch::Sender::new(None));
+        Self { name, state: Mutex::default(), changed, final_ts }
     }
 
     /// What is known.
-    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
+    pub(crate) fn view(&self) -> MutexGuard<'_, TaskView> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Told of each newest `ts`.
-    pub(crate) fn changes(&self) -> watch::Receiver<i64> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<i64> {
         self.changed.subscribe()
     }
 
     /// A client saw `event`. Gives what is new in it, as the trap calls it.
-    pub(crate) fn saw(&self, event: &SentEvent) -> Option<&'static str> {
+    pub(crate) fn observe(&self, event: &SentEvent) -> Option<&'static str> {
         let mut view = self.view();
         if event.ts <= view.last_ts {
             return None;
@@ -82,16 +82,16 @@ impl Task {
         view.apply(event);
         drop(view);
         self.changed.send_replace(event.ts);
-        Some(moment(&event.event))
+        Some(trigger_event(&event.event))
     }
 }
 
-impl View {
+impl TaskView {
     fn apply(&mut self, event: &SentEvent) {
         self.last_ts = event.ts;
         match &event.event {
             Event::ThreadLifecycle(Lifecycle::Started { message_id }) => {
-                self.open = Some(event.turn_id);
+                self.open_turn = Some(event.turn_id);
                 self.messages.push((*message_id, event.turn_id));
             }
             Event::HitlRequest(request) => self.pending = Some(request.clone()),
@@ -99,21 +99,21 @@ impl View {
             _ => {}
         }
         if event.event.ends_turn() {
-            (self.open, self.pending) = (None, None);
-            self.ended += 1;
+            (self.open_turn, self.pending) = (None, None);
+            self.ended_turns += 1;
         }
     }
 
     /// The pending request that must be listed: nobody may have answered or ended it.
-    pub(crate) fn must_be_pending(&self) -> Option<&HitlRequest> {
+    pub(crate) fn expected_pending(&self) -> Option<&HitlRequest> {
         let request = self.pending.as_ref()?;
-        let cancelled = self.open.is_none_or(|turn| self.promises.cancelling.contains(&turn));
-        (!cancelled && !self.promises.tried.contains(&request.request_id)).then_some(request)
+        let cancelled = self.open_turn.is_none_or(|turn| self.acknowledged.attempted_cancels.contains(&turn));
+        (!cancelled && !self.acknowledged.attempted_answers.contains(&request.request_id)).then_some(request)
     }
 }
 
 /// What an event is to the trap: its type, or the phase.
-fn moment(event: &Event) -> &'static str {
+fn trigger_event(event: &Event) -> &'static str {
     match event {
         Event::ThreadLifecycle(Lifecycle::Started { .. }) => "started",
         Event::ThreadLifecycle(Lifecycle::Completed { .. }) => "completed",

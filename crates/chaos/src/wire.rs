@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use strict_provider::StrictProvider;
+use strict_provider::MockProvider;
 
 /// A wire, and with it the provider that the engine is to talk to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -40,7 +40,7 @@ impl Wire {
     }
 
     /// The model.
-    const fn model(self) -> &'static str {
+    const fn model_name(self) -> &'static str {
         match self {
             Self::Anthropic => "claude-sonnet-4-5",
             Self::Openai | Self::Responses => "gpt-5",
@@ -51,7 +51,7 @@ impl Wire {
     }
 
     /// The engine's variables that lead it to `provider`.
-    pub(crate) fn variables(self, provider: &StrictProvider) -> [(&'static str, String); 4] {
+    pub(crate) fn env_vars(self, provider: &MockProvider) -> [(&'static str, String); 4] {
         let (vendor, base) = match self {
             Self::Openai | Self::Responses => ("openai", provider.openai_base_url()),
             Self::Anthropic => (self.name(), provider.base_url()),
@@ -60,16 +60,16 @@ impl Wire {
         };
         [
             ("LLM_PROVIDER", vendor.to_owned()),
-            ("LLM_MODEL", self.model().to_owned()),
+            ("LLM_MODEL", self.model_name().to_owned()),
             ("LLM_BASE_URL", base),
             ("LLM_API_KEY", "provider-key".to_owned()),
         ]
     }
 
     /// What the catalog's `gateway.json` must say, where variables cannot.
-    pub(crate) fn gateway(self) -> Option<Value> {
+    pub(crate) fn gateway_config(self) -> Option<Value> {
         let model = json!({
-            "provider": "openai", "api": "responses", "model": self.model(), "context_window": 400_000,
+            "provider": "openai", "api": "responses", "model": self.model_name(), "context_window": 400_000,
         });
         (self == Self::Responses).then(|| json!({"models": {"main": model}, "default": "main"}))
     }

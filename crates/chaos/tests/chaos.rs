@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use chaos::fleet::{self, Backend, Database};
-use chaos::{Campaign, FleetCampaign, Mix, Report, Tally, Wire, unmet};
+use chaos::{Campaign, Counters, FleetCampaign, Report, Wire, Workload, unmet_coverage};
 use serde_json::Value;
 
 /// How often the engine is killed over each wire.
@@ -33,8 +33,8 @@ fn binary() -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn lesson_e02_a_turn_outlives_every_kill() {
-    let mix = Mix::whole();
-    let (binary, tally) = (binary(), Tally::default());
+    let mix = Workload::all_features();
+    let (binary, tally) = (binary(), Counters::default());
     let begin = std::time::Instant::now();
     for wire in Wire::ALL {
         let campaign = Campaign {
@@ -42,17 +42,17 @@ async fn lesson_e02_a_turn_outlives_every_kill() {
             seed: 1,
             wire,
             kills: KILLS,
-            limit: Duration::from_mins(1),
-            mix,
+            time_limit: Duration::from_mins(1),
+            workload: mix,
             tasks: 3,
             turns_per_task: 3,
-            saboteur: None,
+            mutation: None,
         };
         tally.merge(&campaign.run().await.unwrap());
     }
-    let report = Report { tally: &tally, took: begin.elapsed() };
-    let unmet = unmet(&tally, &mix, &Wire::ALL, KILLS * 5);
-    assert!(tally.violations().is_empty() && unmet.is_empty(), "{unmet:?}\n{report}");
+    let report = Report { counters: &tally, elapsed: begin.elapsed() };
+    let unmet_coverage = unmet_coverage(&tally, &mix, &Wire::ALL, KILLS * 5);
+    assert!(tally.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -63,13 +63,13 @@ async fn lesson_o01_whatever_the_orchestrator_is_killed_in_is_put_in_order() {
         database: Database::Sqlite,
         seed: 1,
         rounds: 15,
-        limit: Duration::from_mins(1),
-        saboteur: None,
-        keep: false,
+        time_limit: Duration::from_mins(1),
+        mutation: None,
+        keep_folder: false,
     };
     let begin = std::time::Instant::now();
     let tally = campaign.run().await.unwrap();
-    let report = Report { tally: &tally, took: begin.elapsed() };
-    let unmet = fleet::unmet(&tally, &campaign);
-    assert!(tally.violations().is_empty() && unmet.is_empty(), "{unmet:?}\n{report}");
+    let report = Report { counters: &tally, elapsed: begin.elapsed() };
+    let unmet_coverage = fleet::unmet_coverage(&tally, &campaign);
+    assert!(tally.violations().is_empty() && unmet_coverage.is_empty(), "{unmet_coverage:?}\n{report}");
 }

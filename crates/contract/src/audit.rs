@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 use crate::orchestrator::PageLimit;
-use crate::wire::Bounded;
+use crate::serde_helpers::BoundedInt;
 use crate::{EngineId, ProductId, Timestamp, UserId};
 
 /// What a row of the ledger records.
@@ -108,7 +108,7 @@ pub struct AuditRow {
 }
 
 /// The id of a row.
-pub type AuditId = Bounded<1, { i64::MAX }>;
+pub type AuditId = BoundedInt<1, { i64::MAX }>;
 
 /// Query of `GET /audit`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -135,7 +135,7 @@ pub struct AuditList {
 }
 
 /// Where to begin in the ledger: behind the row with this id; 0 for the beginning.
-pub type AuditPosition = Bounded<0, { i64::MAX }>;
+pub type AuditPosition = BoundedInt<0, { i64::MAX }>;
 
 /// Query of `GET /events`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 use crate::content::ContentBlock;
 use crate::event::HitlKind;
 use crate::ids::{GrantId, HitlId};
+use crate::serde_helpers::{BoundedInt, null_as_default};
 use crate::text::ClientRequestId;
-use crate::wire::{Bounded, null_as_default};
 use crate::{MessageId, TaskId, Timestamp, TurnId};
 
 /// The header that opens an engine.
@@ -42,7 +42,7 @@ pub struct Subsystems {
 }
 
 /// The most model calls in one turn: at least 1.
-pub type MaxTurns = Bounded<1, { i64::MAX }>;
+pub type MaxTurns = BoundedInt<1, { i64::MAX }>;
 
 /// Body of `POST /execute`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -80,7 +80,7 @@ pub struct Execute {
 pub struct Replay {
     /// Events after this time (Unix milliseconds); 0, the default, for all. `Last-Event-ID` beats it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub after: Option<Bounded<0, { i64::MAX }>>,
+    pub after: Option<BoundedInt<0, { i64::MAX }>>,
     /// The task; by default the one that ran last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task_id: Option<TaskId>,
@@ -253,10 +253,10 @@ pub enum DeletedStatus {
 pub struct ListTasks {
     /// How many tasks at most; 50 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<Bounded<1, 1_000>>,
+    pub limit: Option<BoundedInt<1, 1_000>>,
     /// How many to leave out; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offset: Option<Bounded<0, { i64::MAX }>>,
+    pub offset: Option<BoundedInt<0, { i64::MAX }>>,
 }
 
 /// Query of `GET /tasks/{task_id}`.
@@ -264,7 +264,7 @@ pub struct ListTasks {
 pub struct ListMessages {
     /// How many messages at most, the newest; all by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<Bounded<1, 1_000>>,
+    pub limit: Option<BoundedInt<1, 1_000>>,
     /// The message before which they stand; the newest by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<String>,

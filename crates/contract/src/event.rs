@@ -424,7 +424,7 @@ pub struct SentEvent {
 }
 
 #[derive(Deserialize)]
-struct Place {
+struct EventHeader {
     task_id: TaskId,
     turn_id: TurnId,
     ts: i64,
@@ -434,7 +434,7 @@ impl SentEvent {
     /// The event in its form on the wire, the empty line that ends it included.
     pub fn to_sse(&self) -> Result<String, serde_json::Error> {
         let data = serde_json::to_string(&self.event)?;
-        Ok(encode(&self.task_id, self.turn_id, self.ts, self.event.kind(), &data))
+        Ok(encode_sse(&self.task_id, self.turn_id, self.ts, self.event.kind(), &data))
     }
 
     /// Reads an event from its `event:` and `data:` lines.
@@ -442,14 +442,14 @@ impl SentEvent {
     /// # Errors
     /// See [`Event::from_parts`]; also data without its place.
     pub fn from_sse(kind: &str, data: &str) -> Result<Self, serde_json::Error> {
-        let Place { task_id, turn_id, ts } = serde_json::from_str(data)?;
+        let EventHeader { task_id, turn_id, ts } = serde_json::from_str(data)?;
         let event = Event::from_parts(kind, serde_json::from_str(data)?)?;
         Ok(Self { task_id, turn_id, ts, event })
     }
 }
 
 /// Writes an event whose own data is already serialised as the JSON object `data`, as a store keeps it.
-pub fn encode(task_id: &TaskId, turn_id: TurnId, ts: i64, kind: &str, data: &str) -> String {
+pub fn encode_sse(task_id: &TaskId, turn_id: TurnId, ts: i64, kind: &str, data: &str) -> String {
     use std::fmt::Write as _;
 
     let mut sse = String::with_capacity(data.len() + 192);

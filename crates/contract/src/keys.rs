@@ -17,7 +17,7 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use zeroize::Zeroizing;
 
 /// What a [`Key`] opens.
-pub trait Holder {
+pub trait KeyKind {
     /// The text before the random part.
     const PREFIX: &'static str;
     /// The name of the key type in the OpenAPI document.
@@ -25,33 +25,33 @@ pub trait Holder {
 }
 
 /// The holders of keys.
-pub mod holder {
-    use super::Holder;
+pub mod kind {
+    use super::KeyKind;
 
     /// A product, towards the orchestrator.
     pub enum Product {}
     /// A caller of one engine.
     pub enum Engine {}
 
-    impl Holder for Product {
+    impl KeyKind for Product {
         const PREFIX: &'static str = "pk-svc-";
         const NAME: &'static str = "PlatformKey";
     }
-    impl Holder for Engine {
+    impl KeyKind for Engine {
         const PREFIX: &'static str = "sk-svc-";
         const NAME: &'static str = "EngineKey";
     }
 }
 
 /// `pk-svc-…`: a product's key to the orchestrator.
-pub type PlatformKey = Key<holder::Product>;
+pub type PlatformKey = Key<kind::Product>;
 /// `sk-svc-…`: the key to one engine.
-pub type EngineKey = Key<holder::Engine>;
+pub type EngineKey = Key<kind::Engine>;
 
 /// A random key: its holder's prefix and 32 random bytes in base64url (43 characters).
 pub struct Key<H> {
     text: Zeroizing<String>,
-    holder: PhantomData<fn() -> H>,
+    kind: PhantomData<fn() -> H>,
 }
 
 /// The operating system gave no randomness.
@@ -59,23 +59,23 @@ pub struct Key<H> {
 #[error("the operating system's random source failed")]
 pub struct NoRandomness(#[source] pub(crate) getrandom::Error);
 
-impl<H: Holder> Key<H> {
+impl<H: KeyKind> Key<H> {
     /// A fresh key from the operating system's random source.
     pub fn generate() -> Result<Self, NoRandomness> {
         let mut random = Zeroizing::new([0_u8; 32]);
         getrandom::fill(random.as_mut_slice()).map_err(NoRandomness)?;
         let text = Zeroizing::new(format!("{}{}", H::PREFIX, URL_SAFE_NO_PAD.encode(random.as_slice())));
-        Ok(Self { text, holder: PhantomData })
+        Ok(Self { text, kind: PhantomData })
     }
 
     /// Takes a key that was handed over by a caller or read from a store. Any text is a key: one of the
     /// wrong form opens nothing.
     pub fn from_text(text: String) -> Self {
-        Self { text: Zeroizing::new(text), holder: PhantomData }
+        Self { text: Zeroizing::new(text), kind: PhantomData }
     }
 }
 
-impl<H: Holder> Key<H> {
+impl<H: KeyKind> Key<H> {
     /// What keys of this kind begin with.
     pub const PREFIX: &'static str = H::PREFIX;
 
@@ -103,11 +103,11 @@ impl<H> Key<H> {
 
 impl<H> Clone for Key<H> {
     fn clone(&self) -> Self {
-        Self { text: self.text.clone(), holder: PhantomData }
+        Self { text: self.text.clone(), kind: PhantomData }
     }
 }
 
-impl<H: Holder> fmt::Debug for Key<H> {
+impl<H: KeyKind> fmt::Debug for Key<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}…", H::PREFIX)
     }
@@ -120,13 +120,13 @@ impl<H> Serialize for Key<H> {
     }
 }
 
-impl<'de, H: Holder> Deserialize<'de> for Key<H> {
+impl<'de, H: KeyKind> Deserialize<'de> for Key<H> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer).map(Self::from_text)
     }
 }
 
-impl<H: Holder> utoipa::PartialSchema for Key<H> {
+impl<H: KeyKind> utoipa::PartialSchema for Key<H> {
     fn schema() -> RefOr<Schema> {
         ObjectBuilder::new()
             .schema_type(Type::String)
@@ -135,7 +135,7 @@ impl<H: Holder> utoipa::PartialSchema for Key<H> {
     }
 }
 
-impl<H: Holder> utoipa::ToSchema for Key<H> {
+impl<H: KeyKind> utoipa::ToSchema for Key<H> {
     fn name() -> Cow<'static, str> {
         H::NAME.into()
     }
@@ -158,11 +158,11 @@ impl KeyHash {
 
     /// Whether `key` is the key of this hash, in time that does not depend on where they differ.
     pub fn matches(&self, key: &str) -> bool {
-        self.is(Self::of(key))
+        self.constant_time_eq(Self::of(key))
     }
 
     /// Whether `other` is the same, in time that does not depend on where they differ.
-    pub fn is(&self, other: Self) -> bool {
+    pub fn constant_time_eq(&self, other: Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::wire::Bounded;
+use crate::serde_helpers::BoundedInt;
 use crate::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp, TurnId};
 
 /// The longest correction, and the longest comment, in bytes.
@@ -21,7 +21,7 @@ pub struct Feedback {
     pub correction_text: Option<String>,
     /// How good it was. A rating may have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rating: Option<Bounded<1, 5>>,
+    pub rating: Option<BoundedInt<1, 5>>,
     /// What went wrong: at most 8,192 bytes. An error report may have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,

@@ -11,22 +11,22 @@ pub mod content;
 pub mod engine;
 pub mod error;
 pub mod event;
-pub mod figures;
 pub mod ids;
 pub mod image;
 pub mod keys;
 pub mod learning;
 pub mod memory;
+pub mod metrics;
 pub mod orchestrator;
 pub mod policy;
 pub mod proof;
 pub mod rpc;
+pub mod serde_helpers;
 pub mod skills;
 pub mod text;
 pub mod time;
 pub mod transfer;
 pub mod version;
-pub mod wire;
 
 pub use error::{ErrorBody, ErrorCode, ErrorDetail};
 pub use ids::{

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::wire::{Bounded, null_as_default};
+use crate::serde_helpers::{BoundedInt, null_as_default};
 use crate::{EpisodeId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
 
 /// The longest content of a record of knowledge, in bytes.
@@ -92,7 +92,7 @@ pub struct MemorySearch {
     pub query: String,
     /// How many results at most; 10 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<Bounded<1, 100>>,
+    pub limit: Option<BoundedInt<1, 100>>,
 }
 
 /// Answer of `POST /memory/knowledge/search`.
@@ -171,10 +171,10 @@ pub struct SaveKnowledge {
 pub struct ListMemory {
     /// How many at most; 50 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<Bounded<1, 1_000>>,
+    pub limit: Option<BoundedInt<1, 1_000>>,
     /// How many to leave out; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offset: Option<Bounded<0, { i64::MAX }>>,
+    pub offset: Option<BoundedInt<0, { i64::MAX }>>,
 }
 
 /// Answer of `GET /memory/knowledge`, and result of `memory.list`.

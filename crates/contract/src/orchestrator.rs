@@ -3,8 +3,8 @@
 use serde::{Deserialize, Deserializer, Serialize, de};
 use utoipa::ToSchema;
 
+use crate::serde_helpers::{BoundedInt, null_as_default};
 use crate::text::{DisplayName, Slug, UserId};
-use crate::wire::{Bounded, null_as_default};
 use crate::{EngineId, EngineImage, EngineKey, ErrorDetail, PlatformKey, ProductId, Timestamp};
 
 pub use crate::policy::Policy;
@@ -415,9 +415,9 @@ pub enum Destroyed {
 }
 
 /// How many rows a page has: 1 to 1,000.
-pub type PageLimit = Bounded<1, 1_000>;
+pub type PageLimit = BoundedInt<1, 1_000>;
 /// How many rows to skip.
-pub type PageOffset = Bounded<0, { i64::MAX }>;
+pub type PageOffset = BoundedInt<0, { i64::MAX }>;
 
 /// Query of `GET /engines`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -443,7 +443,7 @@ pub struct EngineList {
 }
 
 /// How many of a log's last lines to show: 1 to 10,000.
-pub type TailLines = Bounded<1, 10_000>;
+pub type TailLines = BoundedInt<1, 10_000>;
 
 /// Query of `GET /engines/{user_id}/logs`.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use utoipa::openapi::{ArrayBuilder, ObjectBuilder, RefOr, Schema, SchemaFormat, Type};
 
 use crate::EngineImage;
-use crate::wire::{Bounded, count};
+use crate::serde_helpers::{BoundedInt, count};
 
 /// What a product may do. An absent field sets no limit; an unknown one is refused, so that a typo cannot
 /// drop a limit.
@@ -43,14 +43,14 @@ pub struct Policy {
     /// Memory of each engine in MiB, from its next launch on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>, minimum = 64)]
-    pub engine_memory_mb: Option<Bounded<64, { i64::MAX }>>,
+    pub engine_memory_mb: Option<BoundedInt<64, { i64::MAX }>>,
     /// Processors of each engine, from its next launch on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine_cpus: Option<Cpus>,
     /// Processes and threads of each engine, from its next launch on.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>, minimum = 16)]
-    pub engine_pids: Option<Bounded<16, { i64::MAX }>>,
+    pub engine_pids: Option<BoundedInt<16, { i64::MAX }>>,
 }
 
 impl Policy {
@@ -136,11 +136,11 @@ impl From<AllowedVersions> for Vec<VersionRule> {
 #[serde(try_from = "String", into = "String")]
 pub struct VersionRule {
     text: Box<str>,
-    rule: Rule,
+    matcher: VersionMatcher,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Rule {
+enum VersionMatcher {
     Image(EngineImage),
     Range(VersionReq),
 }
@@ -150,9 +150,9 @@ impl VersionRule {
     const MAX_BYTES: usize = 256;
 
     fn allows(&self, image: &EngineImage) -> bool {
-        match &self.rule {
-            Rule::Image(allowed) => allowed == image,
-            Rule::Range(range) => {
+        match &self.matcher {
+            VersionMatcher::Image(allowed) => allowed == image,
+            VersionMatcher::Range(range) => {
                 image.version().parse().is_ok_and(|version: Version| range.matches(&version))
             }
         }
@@ -170,13 +170,13 @@ impl TryFrom<String> for VersionRule {
     fn try_from(text: String) -> Result<Self, InvalidRule> {
         // No requirement has a colon, and no reference is without one.
         let rule = if text.contains(':') {
-            Rule::Image(text.parse().map_err(|_| InvalidRule)?)
+            VersionMatcher::Image(text.parse().map_err(|_| InvalidRule)?)
         } else if text.len() > Self::MAX_BYTES {
             return Err(InvalidRule);
         } else {
-            Rule::Range(text.parse().map_err(|_| InvalidRule)?)
+            VersionMatcher::Range(text.parse().map_err(|_| InvalidRule)?)
         };
-        Ok(Self { text: text.into(), rule })
+        Ok(Self { text: text.into(), matcher: rule })
     }
 }
 

@@ -20,10 +20,10 @@ pub const CHALLENGE_HEADER: &str = "x-engine-challenge";
 pub const PROOF_HEADER: &str = "x-engine-proof";
 
 /// What is proven, ahead of the challenge: so that no other use of the hash makes the same text.
-const PURPOSE: &str = "roundhouse engine proof 1\n";
+const PROOF_CONTEXT: &str = "roundhouse engine proof 1\n";
 
 /// As many as the hash function takes at once.
-const KEY_BYTES: usize = 64;
+const HMAC_BLOCK_BYTES: usize = 64;
 
 /// The longest challenge that is answered.
 const MAX_CHALLENGE_BYTES: usize = 128;
@@ -41,7 +41,7 @@ impl Challenge {
     }
 
     /// Reads the header's text; none if that is no challenge, which is then left unanswered.
-    pub fn read(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         let fits = (1..=MAX_CHALLENGE_BYTES).contains(&text.len());
         let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
         (fits && plain).then(|| Self(text.to_owned()))
@@ -50,18 +50,18 @@ impl Challenge {
     /// The proof of whoever has the key of `hash`: 64 lower-case hexadecimal digits.
     pub fn proof(&self, hash: KeyHash) -> String {
         // A shorter key is filled up with zeros, as HMAC has it.
-        let mut key = [0; KEY_BYTES];
+        let mut key = [0; HMAC_BLOCK_BYTES];
         for (to, from) in key.iter_mut().zip(hash.0) {
             *to = from;
         }
         let mut mac = Hmac::<Sha256>::new(&key.into());
-        mac.update(PURPOSE.as_bytes());
+        mac.update(PROOF_CONTEXT.as_bytes());
         mac.update(self.0.as_bytes());
         KeyHash(mac.finalize().into_bytes().into()).to_hex()
     }
 
     /// Whether `proof` is that of the key of `hash`, in time that does not depend on where it differs.
-    pub fn is_met_by(&self, proof: &str, hash: KeyHash) -> bool {
+    pub fn verify(&self, proof: &str, hash: KeyHash) -> bool {
         self.proof(hash).as_bytes().ct_eq(proof.as_bytes()).into()
     }
 }
@@ -81,15 +81,15 @@ mod tests {
         let (key, other) = (KeyHash::of("sk-svc-a"), KeyHash::of("sk-svc-b"));
         let (challenge, next) = (Challenge::generate().unwrap(), Challenge::generate().unwrap());
         let proof = challenge.proof(key);
-        assert!(challenge.is_met_by(&proof, key));
-        assert!(!challenge.is_met_by(&proof, other) && !next.is_met_by(&proof, key));
-        assert!(!challenge.is_met_by("", key) && !challenge.is_met_by(&proof[1..], key));
+        assert!(challenge.verify(&proof, key));
+        assert!(!challenge.verify(&proof, other) && !next.verify(&proof, key));
+        assert!(!challenge.verify("", key) && !challenge.verify(&proof[1..], key));
     }
 
     /// Engines and orchestrators of different versions meet: it never changes.
     #[test]
     fn the_proof_is_as_it_was() {
-        let challenge = Challenge::read("a-challenge").unwrap();
+        let challenge = Challenge::parse("a-challenge").unwrap();
         assert_eq!(
             challenge.proof(KeyHash::of("sk-svc-fixture")),
             "05a9dfdbe4e3d85ef6ad71918e66f3213d42ce70946fd57326480e94f15cc430"
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn what_is_no_challenge_is_not_answered() {
         for text in ["", "a b", "a\"b", &"a".repeat(129), "ä"] {
-            assert_eq!(Challenge::read(text), None, "{text}");
+            assert_eq!(Challenge::parse(text), None, "{text}");
         }
     }
 }

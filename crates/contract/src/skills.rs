@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::wire::null_as_default;
+use crate::serde_helpers::null_as_default;
 use crate::{SkillName, Timestamp};
 
 /// The longest description, in characters: the bound of the Agent Skills format.
@@ -182,7 +182,7 @@ impl SkillDefinition {
     ///
     /// # Errors
     /// What of it is not as it must be.
-    pub fn checked(mut self) -> Result<Self, InvalidSkill> {
+    pub fn validate(mut self) -> Result<Self, InvalidSkill> {
         for text in [&mut self.description, &mut self.category, &mut self.prompt] {
             *text = text.take().filter(|text| !text.trim().is_empty());
         }
@@ -221,7 +221,7 @@ impl SkillDefinition {
 
     /// The definition with what `update` gives in its place.
     #[must_use]
-    pub fn updated(self, update: UpdateSkill) -> Self {
+    pub fn apply_update(self, update: UpdateSkill) -> Self {
         let UpdateSkill { name: _, description, category, prompt, capabilities, scripts } = update;
         Self {
             description: description.or(self.description),
@@ -255,22 +255,22 @@ mod tests {
 
     #[test]
     fn a_skill_says_something_to_do() {
-        assert_eq!(SkillDefinition::default().checked(), Err(InvalidSkill::Empty));
-        assert_eq!(with_prompt(" \n").checked(), Err(InvalidSkill::Empty));
+        assert_eq!(SkillDefinition::default().validate(), Err(InvalidSkill::Empty));
+        assert_eq!(with_prompt(" \n").validate(), Err(InvalidSkill::Empty));
         for whole in [with_prompt("Do."), with_script("a.sh", "")] {
-            assert_eq!(whole.clone().checked(), Ok(whole));
+            assert_eq!(whole.clone().validate(), Ok(whole));
         }
     }
 
     #[test]
     fn a_script_is_a_file_of_its_own_folder() {
         for good in ["a", "run.py", ".hidden", "a b", "Größe.sh", "-x", &"x".repeat(128)] {
-            assert!(with_script(good, "").checked().is_ok(), "{good:?}");
+            assert!(with_script(good, "").validate().is_ok(), "{good:?}");
         }
         for bad in
             ["", ".", "..", "../a", "a/b", "/a", "a/", "a\\b", "a\0b", "a\nb", "\u{85}", &"x".repeat(129)]
         {
-            let refused = with_script(bad, "").checked();
+            let refused = with_script(bad, "").validate();
             assert!(matches!(refused, Err(InvalidSkill::ScriptName(_))), "{bad:?}: {refused:?}");
         }
     }
@@ -287,7 +287,7 @@ mod tests {
                 .map(|number| (number.to_string(), "x".repeat(MAX_SCRIPTS_BYTES / MAX_SCRIPTS)))
                 .collect(),
         };
-        assert_eq!(full.clone().checked(), Ok(full.clone()));
+        assert_eq!(full.clone().validate(), Ok(full.clone()));
         let mut more_scripts = full.scripts.clone();
         more_scripts.insert("more".into(), String::new());
         let mut larger_scripts = full.scripts.clone();
@@ -320,7 +320,7 @@ mod tests {
             (UpdateSkill { scripts: Some(more_scripts), ..UpdateSkill::default() }, InvalidSkill::Scripts),
             (UpdateSkill { scripts: Some(larger_scripts), ..UpdateSkill::default() }, InvalidSkill::Scripts),
         ] {
-            assert_eq!(full.clone().updated(update).checked(), Err(why));
+            assert_eq!(full.clone().apply_update(update).validate(), Err(why));
         }
     }
 }

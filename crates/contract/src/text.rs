@@ -8,21 +8,21 @@ use std::marker::PhantomData;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 
-/// What a [`Checked`] text must be.
-pub trait Rule {
+/// What a [`ValidatedText`] text must be.
+pub trait TextRule {
     /// The name of the type in the OpenAPI document.
     const NAME: &'static str;
     /// The rule in words, as it completes "the field must be …".
-    const MUST_BE: &'static str;
+    const EXPECTED: &'static str;
     /// The longest text that can hold, in bytes.
     const MAX_BYTES: usize;
-    /// Whether `text`, which is at most [`Rule::MAX_BYTES`] long and not empty, obeys the rule.
-    fn holds(text: &str) -> bool;
+    /// Whether `text`, which is at most [`TextRule::MAX_BYTES`] long and not empty, obeys the rule.
+    fn is_valid(text: &str) -> bool;
 }
 
 /// The rules of the texts that callers choose.
 pub mod rule {
-    use super::Rule;
+    use super::TextRule;
 
     /// A product's name for its user.
     pub enum User {}
@@ -37,61 +37,61 @@ pub mod rule {
     /// A skill's name.
     pub enum Skill {}
 
-    impl Rule for User {
+    impl TextRule for User {
         const NAME: &'static str = "UserId";
-        const MUST_BE: &'static str = "1 to 256 bytes of UTF-8 without control characters";
+        const EXPECTED: &'static str = "1 to 256 bytes of UTF-8 without control characters";
         const MAX_BYTES: usize = 256;
-        fn holds(text: &str) -> bool {
+        fn is_valid(text: &str) -> bool {
             !text.chars().any(char::is_control)
         }
     }
 
-    impl Rule for Task {
+    impl TextRule for Task {
         const NAME: &'static str = "TaskId";
-        const MUST_BE: &'static str = "1 to 1,024 bytes of UTF-8";
+        const EXPECTED: &'static str = "1 to 1,024 bytes of UTF-8";
         const MAX_BYTES: usize = 1_024;
-        fn holds(_: &str) -> bool {
+        fn is_valid(_: &str) -> bool {
             true
         }
     }
 
-    impl Rule for ClientRequest {
+    impl TextRule for ClientRequest {
         const NAME: &'static str = "ClientRequestId";
-        const MUST_BE: &'static str = "1 to 256 bytes of UTF-8";
+        const EXPECTED: &'static str = "1 to 256 bytes of UTF-8";
         const MAX_BYTES: usize = 256;
-        fn holds(_: &str) -> bool {
+        fn is_valid(_: &str) -> bool {
             true
         }
     }
 
-    impl Rule for Slug {
+    impl TextRule for Slug {
         const NAME: &'static str = "Slug";
-        const MUST_BE: &'static str =
+        const EXPECTED: &'static str =
             "1 to 63 lower-case letters, digits and hyphens, with no hyphen at either end";
         const MAX_BYTES: usize = 63;
-        fn holds(text: &str) -> bool {
+        fn is_valid(text: &str) -> bool {
             text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
                 && !text.starts_with('-')
                 && !text.ends_with('-')
         }
     }
 
-    impl Rule for DisplayName {
+    impl TextRule for DisplayName {
         const NAME: &'static str = "DisplayName";
-        const MUST_BE: &'static str = "1 to 200 characters, not all of them blank, none of them NUL";
+        const EXPECTED: &'static str = "1 to 200 characters, not all of them blank, none of them NUL";
         const MAX_BYTES: usize = 800;
-        fn holds(text: &str) -> bool {
+        fn is_valid(text: &str) -> bool {
             // PostgreSQL keeps no NUL.
             text.chars().count() <= 200 && !text.trim().is_empty() && !text.contains('\0')
         }
     }
 
-    impl Rule for Skill {
+    impl TextRule for Skill {
         const NAME: &'static str = "SkillName";
-        const MUST_BE: &'static str =
+        const EXPECTED: &'static str =
             "1 to 64 lower-case letters, digits and single hyphens, with no hyphen at either end";
         const MAX_BYTES: usize = 64;
-        fn holds(text: &str) -> bool {
+        fn is_valid(text: &str) -> bool {
             let is_part = |part: &str| {
                 !part.is_empty()
                     && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
@@ -102,20 +102,20 @@ pub mod rule {
 }
 
 /// A product's own name for its user: 1 to 256 bytes of UTF-8 without control characters.
-pub type UserId = Checked<rule::User>;
+pub type UserId = ValidatedText<rule::User>;
 /// A caller's name for a conversation thread: 1 to 1,024 bytes of UTF-8.
-pub type TaskId = Checked<rule::Task>;
+pub type TaskId = ValidatedText<rule::Task>;
 /// A caller's name for a request that it may repeat: 1 to 256 bytes of UTF-8.
-pub type ClientRequestId = Checked<rule::ClientRequest>;
+pub type ClientRequestId = ValidatedText<rule::ClientRequest>;
 /// A product's unique short name: `^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`.
-pub type Slug = Checked<rule::Slug>;
+pub type Slug = ValidatedText<rule::Slug>;
 /// A product's name for people: 1 to 200 characters, not blank.
-pub type DisplayName = Checked<rule::DisplayName>;
+pub type DisplayName = ValidatedText<rule::DisplayName>;
 /// A skill's name: `^[a-z0-9]+(-[a-z0-9]+)*$`, at most 64.
-pub type SkillName = Checked<rule::Skill>;
+pub type SkillName = ValidatedText<rule::Skill>;
 
-/// A text that obeys its [`Rule`].
-pub struct Checked<R> {
+/// A text that obeys its [`TextRule`].
+pub struct ValidatedText<R> {
     text: Box<str>,
     rule: PhantomData<fn() -> R>,
 }
@@ -127,79 +127,79 @@ pub struct InvalidText {
     must_be: &'static str,
 }
 
-impl<R: Rule> Checked<R> {
+impl<R: TextRule> ValidatedText<R> {
     /// Checks `text` against the rule.
     pub fn new(text: impl Into<Box<str>>) -> Result<Self, InvalidText> {
         let text = text.into();
-        if text.is_empty() || text.len() > R::MAX_BYTES || !R::holds(&text) {
-            return Err(InvalidText { must_be: R::MUST_BE });
+        if text.is_empty() || text.len() > R::MAX_BYTES || !R::is_valid(&text) {
+            return Err(InvalidText { must_be: R::EXPECTED });
         }
         Ok(Self { text, rule: PhantomData })
     }
 }
 
-impl<R> Checked<R> {
+impl<R> ValidatedText<R> {
     /// The text itself.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 }
 
-impl<R> AsRef<str> for Checked<R> {
+impl<R> AsRef<str> for ValidatedText<R> {
     fn as_ref(&self) -> &str {
         &self.text
     }
 }
-impl<R> fmt::Display for Checked<R> {
+impl<R> fmt::Display for ValidatedText<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
-impl<R> fmt::Debug for Checked<R> {
+impl<R> fmt::Debug for ValidatedText<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.text, f)
     }
 }
-impl<R> Clone for Checked<R> {
+impl<R> Clone for ValidatedText<R> {
     fn clone(&self) -> Self {
         Self { text: self.text.clone(), rule: PhantomData }
     }
 }
-impl<R> PartialEq for Checked<R> {
+impl<R> PartialEq for ValidatedText<R> {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
     }
 }
-impl<R> Eq for Checked<R> {}
-impl<R> Hash for Checked<R> {
+impl<R> Eq for ValidatedText<R> {}
+impl<R> Hash for ValidatedText<R> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.text.hash(state);
     }
 }
 
-impl<R> Serialize for Checked<R> {
+impl<R> Serialize for ValidatedText<R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.text)
     }
 }
 
-impl<'de, R: Rule> Deserialize<'de> for Checked<R> {
+impl<'de, R: TextRule> Deserialize<'de> for ValidatedText<R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::new(String::deserialize(deserializer)?).map_err(de::Error::custom)
     }
 }
 
-impl<R: Rule> utoipa::PartialSchema for Checked<R> {
+impl<R: TextRule> utoipa::PartialSchema for ValidatedText<R> {
     fn schema() -> RefOr<Schema> {
         ObjectBuilder::new()
             .schema_type(Type::String)
-            .description(Some(R::MUST_BE))
+            .description(Some(R::EXPECTED))
             .min_length(Some(1))
             .into()
     }
 }
 
-impl<R: Rule> utoipa::ToSchema for Checked<R> {
+impl<R: TextRule> utoipa::ToSchema for ValidatedText<R> {
     fn name() -> Cow<'static, str> {
         R::NAME.into()
     }

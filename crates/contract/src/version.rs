@@ -7,8 +7,8 @@ use utoipa::ToSchema;
 
 use crate::image::EngineImage;
 use crate::orchestrator::EngineStatus;
+use crate::serde_helpers::BoundedInt;
 use crate::text::{Slug, UserId};
-use crate::wire::Bounded;
 use crate::{EngineId, ErrorDetail, ProductId};
 
 /// The word for the deployment's own image.
@@ -111,7 +111,7 @@ pub struct VersionCount {
 }
 
 /// How many engines are moved in one call: 1 to 100.
-pub type MoveLimit = Bounded<1, 100>;
+pub type MoveLimit = BoundedInt<1, 100>;
 
 /// Body of `POST /admin/versions/move`.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]

@@ -1,121 +1,121 @@
 //! The agent: turns, begun by requests and taken up again after a restart.
 
-mod aside;
-mod asking;
+mod active_turn;
 mod attachments;
+mod auxiliary_call;
 mod branch;
 mod budget;
-mod calls;
-mod compaction;
+mod compaction_driver;
+mod compaction_plan;
+mod compaction_view;
 mod control;
-mod delegate;
-mod direct;
-mod ending;
-mod erasing;
+mod corrections_note;
+mod direct_calls;
+mod erasure;
 mod error;
-mod keeper;
-mod kit;
+mod hitl;
 mod learning;
-mod life;
-mod listing;
-mod loaded;
-mod loading;
+mod loaded_skills;
+mod loop_detector;
+mod maintenance;
 mod memory;
+mod messages;
 mod model_step;
-mod opening;
-mod order;
-mod people;
 mod planning;
 mod provenance;
 mod recall;
-mod reloading;
-mod repeats;
-mod rewrite;
-mod run;
-mod running;
-mod shorten;
+mod reload;
+mod retry_policy;
 mod skill_runs;
 mod skills;
-mod skills_told;
+mod skills_note;
+mod snapshot;
 mod stream;
+mod stream_reconciler;
+mod sub_agent;
 mod tasks;
-mod taught;
-mod telling;
 mod thread;
+mod thread_loader;
+mod tool_calls;
 mod transfer;
 mod turn;
+mod turn_end;
+mod turn_lifecycle;
+mod turn_open;
+mod turn_registry;
+mod turn_request;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use contract::engine::{Execute, HitlRespond};
 use contract::{HitlId, MessageId, TaskId, TurnId};
-use leash::Leash;
+use leash::Sandbox;
 use service::clock::Clock;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::assets::Assets;
-use crate::brain::steps::Base;
-use crate::brain::{Brain, RequestName};
-use crate::channel::{Channels, Follow, Reader, Recorder};
+use crate::event_log::{EventLogs, EventReader, Follow, Recorder};
+use crate::fault_injection::{self, Mutation};
+use crate::llm::Gateway;
+use crate::mcp::Mcp;
 use crate::memory_budget::MemoryBudget;
-use crate::models::Gateway;
-use crate::sabotage::{self, Saboteur};
-use crate::skills::Shelf;
-use crate::tools::Outputs;
+use crate::skills::SkillDirs;
+use crate::store::steps::TurnBase;
+use crate::store::{Brain, IdempotencyKey};
+use crate::tools::SpillDir;
 use branch::Branch;
-pub use direct::DirectError;
-use erasing::Eraser;
+pub use direct_calls::DirectError;
+use erasure::Eraser;
 pub use error::AgentError;
-pub(crate) use kit::{Kit, Kits};
+use hitl::HitlResponse;
 use learning::Learner;
-use life::{Life, blocking};
-use opening::{Before, Opening};
-use order::Order;
-use people::Response;
-pub use reloading::ReloadError;
-pub(crate) use reloading::Reloads;
-use running::{Command, Inbox, Registration, Running, Turns};
+pub(crate) use reload::CatalogReloader;
+pub use reload::ReloadError;
+pub(crate) use snapshot::{AgentSnapshot, SnapshotSource};
 use stream::Blocks;
 pub use tasks::MessagePage;
 pub use transfer::Export;
 use transfer::Transfers;
+use turn_lifecycle::{TurnContext, run_blocking};
+use turn_open::{PriorThread, TurnOpening};
+use turn_registry::{Command, Inbox, Registration, RegistryGuard, TurnRegistry};
+use turn_request::TurnRequest;
 
 /// How many turns may be at work at once. Those that wait for a person are not counted.
 const MAX_TURNS_AT_ONCE: usize = 256;
 /// How many tools may run at once for all turns together.
 const MAX_CALLS_AT_ONCE: usize = 64;
 /// How many bytes of text may wait to be stored, over all turns, before no more turns are begun.
-const MAX_WAITING_BYTES: usize = 64 * 1024 * 1024;
+const MAX_UNSTORED_BYTES: usize = 64 * 1024 * 1024;
 
 /// How long what turns have to say at the end may take to be stored.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a turn works with.
-pub(crate) struct Means {
+pub(crate) struct Services {
     pub(crate) gateway: Arc<Gateway>,
     /// What the catalog gives it.
-    pub(crate) kits: Kits,
+    pub(crate) snapshots: SnapshotSource,
     pub(crate) clock: Arc<dyn Clock>,
     /// The user's connections to tool servers.
-    pub(crate) assets: Assets,
+    pub(crate) mcp: Mcp,
     /// What runs programs, where this machine can.
-    pub(crate) leash: Option<Arc<Leash>>,
+    pub(crate) sandbox: Option<Arc<Sandbox>>,
     /// Where the user's own skills are laid out for programs.
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) skill_dirs: Arc<SkillDirs>,
     /// Where long output of tools goes.
-    pub(crate) outputs: Outputs,
+    pub(crate) outputs: SpillDir,
     /// What large things may take of the memory.
-    pub(crate) memory: MemoryBudget,
+    pub(crate) memory_budget: MemoryBudget,
     /// Where tools run for turns, of which there is a bounded number at once.
-    pub(crate) calls: Arc<Semaphore>,
+    pub(crate) tool_permits: Arc<Semaphore>,
     /// What calls of models under way may cost.
-    pub(crate) set_aside: Arc<budget::SetAside>,
+    pub(crate) reservations: Arc<budget::Reservations>,
     /// Whether a conversation is shortened when the provider says that it is too long.
-    pub(crate) reactive: bool,
+    pub(crate) reactive_compaction: bool,
     /// How long a person may take to answer.
     pub(crate) hitl_ttl: Duration,
     /// How long the deltas of a turn that has ended are kept.
@@ -124,9 +124,9 @@ pub(crate) struct Means {
     pub(crate) batch_interval: Option<Duration>,
 }
 
-impl Means {
+impl Services {
     /// The places of tools that run for turns.
-    pub(crate) fn calls() -> Arc<Semaphore> {
+    pub(crate) fn new_tool_permits() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(MAX_CALLS_AT_ONCE))
     }
 }
@@ -134,15 +134,15 @@ impl Means {
 /// See the module.
 pub struct Agent {
     brain: Brain,
-    channels: Channels,
-    means: Arc<Means>,
-    places: Arc<Semaphore>,
+    event_logs: EventLogs,
+    services: Arc<Services>,
+    turn_permits: Arc<Semaphore>,
     /// Exports and imports of what is remembered.
     transfers: Transfers,
-    running: Running,
+    registry: TurnRegistry,
     learner: Learner,
     eraser: Eraser,
-    turns: TaskTracker,
+    tracker: TaskTracker,
     /// Cancelled when the engine stops: no turn is begun, and those at work stop after their step.
     stopping: CancellationToken,
     /// Cancelled when a stop waits for no turn any more.
@@ -150,82 +150,87 @@ pub struct Agent {
 }
 
 /// A turn that has its task's channel and is about to be opened.
-struct Claimed {
+struct ClaimedTurn {
     recorder: Recorder,
     registration: Registration,
     inbox: Inbox,
-    reader: Reader,
+    reader: EventReader,
 }
 
 /// What a request to run a turn leads to.
 enum Claim {
     /// A turn of its own.
-    Begins(Claimed),
+    New(ClaimedTurn),
     /// The turn that an earlier request of the same name began, once it is open.
-    Joins(Reader, watch::Receiver<bool>),
+    Existing(EventReader, watch::Receiver<bool>),
 }
 
 impl Agent {
-    pub(crate) fn new(brain: Brain, means: Means) -> Self {
-        let (means, running, stopping) = (Arc::new(means), Running::default(), CancellationToken::new());
+    pub(crate) fn new(brain: Brain, means: Services) -> Self {
+        let (means, running, stopping) = (Arc::new(means), TurnRegistry::default(), CancellationToken::new());
         let learner = Learner::new(brain.clone(), Arc::clone(&means), running.clone(), stopping.clone());
         let eraser = Eraser::new(brain.clone(), Arc::clone(&means), stopping.clone());
         Self {
-            channels: Channels::new(brain.clone(), Arc::clone(&means.clock)),
+            event_logs: EventLogs::new(brain.clone(), Arc::clone(&means.clock)),
             brain,
-            means,
-            places: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
+            services: means,
+            turn_permits: Arc::new(Semaphore::new(MAX_TURNS_AT_ONCE)),
             transfers: Transfers::default(),
-            running,
+            registry: running,
             eraser,
             learner,
-            turns: TaskTracker::new(),
+            tracker: TaskTracker::new(),
             stopping,
             stopped: CancellationToken::new(),
         }
     }
 
     /// What large things may take of the memory.
-    pub(crate) fn memory(&self) -> &MemoryBudget {
-        &self.means.memory
+    pub(crate) fn memory_budget(&self) -> &MemoryBudget {
+        &self.services.memory_budget
     }
 
     /// The user's connections to tool servers.
-    pub(crate) fn assets(&self) -> &Assets {
-        &self.means.assets
+    pub(crate) fn mcp(&self) -> &Mcp {
+        &self.services.mcp
     }
 
     /// Begins a turn, or joins the one that an earlier request of the same name began, and reads its events from
     /// the first one on.
-    pub async fn execute(&self, request: Execute) -> Result<Reader, AgentError> {
-        let order = self.order(request).await?;
-        let tasks_kept = self.transfers.keep_tasks().await?;
-        let Claimed { recorder, registration, inbox, reader } = loop {
+    pub async fn execute(&self, request: Execute) -> Result<EventReader, AgentError> {
+        let order = self.parse_request(request).await?;
+        let tasks_kept = self.transfers.lock_tasks().await?;
+        let ClaimedTurn { recorder, registration, inbox, reader } = loop {
             match self.claim(&order)? {
-                Claim::Begins(claimed) => break claimed,
+                Claim::New(claimed) => break claimed,
                 // One that is never opened is nothing to join: the request is its own then.
-                Claim::Joins(reader, mut opened) => {
+                Claim::Existing(reader, mut opened) => {
                     if opened.wait_for(|opened| *opened).await.is_ok() {
                         return Ok(reader);
                     }
                 }
             }
         };
-        let place = Arc::clone(&self.places).try_acquire_owned().map_err(|_| AgentError::TooManyTurns)?;
-        let request = order.request.clone();
+        let place =
+            Arc::clone(&self.turn_permits).try_acquire_owned().map_err(|_| AgentError::TooManyTurns)?;
+        let request = order.idempotency_key.clone();
         // Who goes back must be told at once where there is nothing to go back to.
-        let before = if order.goes_back() { Some(self.branch(&recorder, order.base()).await?) } else { None };
-        let (opened, cut) = order.opening(before.as_ref(), self.means.clock.now())?;
-        let before = before.map_or(Before::Unread, |branch| Before::Read(Box::new(branch)));
-        let life = Life { place: Some(place), ..self.life(recorder, opened.message_id, registration, inbox) };
-        let opening = Opening { request, opened, cut, before };
+        let before =
+            if order.rewinds() { Some(self.load_branch(&recorder, order.base()).await?) } else { None };
+        let (opened, cut) = order.resolve(before.as_ref(), self.services.clock.now())?;
+        let before = before.map_or(PriorThread::NotLoaded, |branch| PriorThread::Loaded(Box::new(branch)));
+        let life = TurnContext {
+            permit: Some(place),
+            ..self.turn_context(recorder, opened.message_id, registration, inbox)
+        };
+        let opening = TurnOpening { idempotency_key: request, opened, rewind: cut, prior: before };
 
         // The turn goes on by itself from here, also if the caller is gone before it has been answered.
         let (told, begun) = tokio::sync::oneshot::channel();
         let stopped = self.stopped.clone();
         let turn = async move {
             // Not broken off by a stop: a caller who is told that the turn was not begun may send it again.
-            let begun = opening.of(life).await;
+            let begun = opening.open(life).await;
             drop(tasks_kept);
             let (outcome, life) = match begun {
                 Ok(life) => (Ok(()), Some(life)),
@@ -234,11 +239,11 @@ impl Agent {
             // The caller may have hung up.
             let _ = told.send(outcome);
             if let Some((life, thread)) = life {
-                until(stopped, Box::pin(life.begin(thread))).await;
+                run_until_cancelled(stopped, Box::pin(life.begin(thread))).await;
             }
         };
         // What the turn logs names the request that began it.
-        self.turns.spawn(turn.in_current_span());
+        self.tracker.spawn(turn.in_current_span());
         match begun.await {
             Ok(outcome) => outcome?,
             // The runtime is shutting down.
@@ -248,9 +253,9 @@ impl Agent {
     }
 
     /// Takes the task's channel for a turn, or finds the turn that the request has begun already.
-    fn claim(&self, order: &Order) -> Result<Claim, AgentError> {
-        let mut turns = self.running.turns();
-        if let Some(request) = &order.request
+    fn claim(&self, order: &TurnRequest) -> Result<Claim, AgentError> {
+        let mut turns = self.registry.lock();
+        if let Some(request) = &order.idempotency_key
             && let Some(joins) = self.join(&turns, &order.task_id, request)?
         {
             return Ok(joins);
@@ -258,39 +263,39 @@ impl Agent {
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
         }
-        turns.admit(self.means.clock.monotonic())?;
-        if self.channels.waiting_bytes() > MAX_WAITING_BYTES {
-            return Err(AgentError::TooMuchWaiting);
+        turns.admit(self.services.clock.monotonic())?;
+        if self.event_logs.waiting_bytes() > MAX_UNSTORED_BYTES {
+            return Err(AgentError::StoreBacklogFull);
         }
-        let channel = if order.goes_back() {
-            self.channels.existing(&order.task_id)?.ok_or(AgentError::UnknownTask)?
+        let channel = if order.rewinds() {
+            self.event_logs.open_existing(&order.task_id)?.ok_or(AgentError::UnknownTask)?
         } else {
-            self.channels.open(&order.task_id)?
+            self.event_logs.open(&order.task_id)?
         };
         let turn_id = TurnId::new();
-        let recorder = channel.begin(turn_id).map_err(|_| AgentError::Busy)?;
+        let recorder = channel.begin_turn(turn_id).map_err(|_| AgentError::Busy)?;
         let after = recorder.last_ts();
         let reader = channel.read(after, Follow::Turn(turn_id));
         let (registration, inbox) =
-            self.running.register(&mut turns, &recorder, order.request.clone(), after);
-        Ok(Claim::Begins(Claimed { recorder, registration, inbox, reader }))
+            self.registry.register(&mut turns, &recorder, order.idempotency_key.clone(), after);
+        Ok(Claim::New(ClaimedTurn { recorder, registration, inbox, reader }))
     }
 
     /// Reads the turn that the request called `request` has begun on the task, if it has.
     fn join(
         &self,
-        turns: &Turns<'_>,
+        turns: &RegistryGuard<'_>,
         task_id: &TaskId,
-        request: &RequestName,
+        request: &IdempotencyKey,
     ) -> Result<Option<Claim>, AgentError> {
         let at_work = turns.get(task_id).and_then(|handle| {
-            let named = handle.request.as_ref().filter(|named| named.id == request.id)?;
-            Some((named.hash.clone(), handle.turn_id, handle.after, handle.opened.clone()))
+            let named = handle.idempotency_key.as_ref().filter(|named| named.id == request.id)?;
+            Some((named.hash.clone(), handle.turn_id, handle.events_after, handle.opened.clone()))
         });
         let (hash, turn_id, after, opened) = match at_work {
             Some(found) => found,
-            None => match self.brain.requested_turn(task_id, &request.id)? {
-                Some(turn) if turn.in_force => {
+            None => match self.brain.turn_by_request(task_id, &request.id)? {
+                Some(turn) if turn.opened_event_exists => {
                     (turn.hash, turn.turn_id, turn.opened_ts - 1, watch::channel(true).1)
                 }
                 Some(_) => {
@@ -304,57 +309,57 @@ impl Agent {
             let message = "`client_request_id`: was used for another request; take a new one for this";
             return Err(AgentError::Invalid(message.into()));
         }
-        let channel = self.channels.open(task_id)?;
-        Ok(Some(Claim::Joins(channel.read(after, Follow::Turn(turn_id)), opened)))
+        let channel = self.event_logs.open(task_id)?;
+        Ok(Some(Claim::Existing(channel.read(after, Follow::Turn(turn_id)), opened)))
     }
 
     /// Checks a request. What is attached may be large, and is looked at where that holds nobody up.
-    async fn order(&self, request: Execute) -> Result<Order, AgentError> {
-        let model = self.means.gateway.model().ok();
+    async fn parse_request(&self, request: Execute) -> Result<TurnRequest, AgentError> {
+        let model = self.services.gateway.model().ok();
         if request.media.is_empty() {
-            return Order::parse(request, model.as_deref());
+            return TurnRequest::parse(request, model.as_deref());
         }
-        let parse = move || Order::parse(request, model.as_deref());
-        blocking(parse).await.unwrap_or(Err(AgentError::Stopping))
+        let parse = move || TurnRequest::parse(request, model.as_deref());
+        run_blocking(parse).await.unwrap_or(Err(AgentError::Stopping))
     }
 
     /// Reads the conversation of a task between two turns, the next of which goes on from `base`.
-    async fn branch(&self, recorder: &Recorder, base: Base) -> Result<Branch, AgentError> {
-        let task = recorder.channel().task();
-        match self.brain.opening(move |brain| loading::load_ended(brain, task, base)).await {
+    async fn load_branch(&self, recorder: &Recorder, base: TurnBase) -> Result<Branch, AgentError> {
+        let task = recorder.event_log().task();
+        match self.brain.run_turn_open(move |brain| thread_loader::load_branch(brain, task, base)).await {
             Some(branch) => Ok(branch?),
             None => Err(AgentError::Stopping),
         }
     }
 
-    fn life(
+    fn turn_context(
         &self,
         recorder: Recorder,
         message_id: MessageId,
         registration: Registration,
         inbox: Inbox,
-    ) -> Life {
-        Life {
+    ) -> TurnContext {
+        TurnContext {
             recorder,
             message_id,
             brain: self.brain.clone(),
-            kit: self.means.kits.current(),
-            means: Arc::clone(&self.means),
+            snapshot: self.services.snapshots.current(),
+            services: Arc::clone(&self.services),
             inbox,
             stopping: self.stopping.clone(),
-            places: Arc::clone(&self.places),
-            place: None,
+            turn_permits: Arc::clone(&self.turn_permits),
+            permit: None,
             blocks: Blocks::default(),
-            agent_blocks: Blocks::default(),
-            stranded: 0,
-            patient_until: None,
+            sub_agent_blocks: Blocks::default(),
+            store_retries: 0,
+            hitl_deadline: None,
             registration,
         }
     }
 
     /// Cancels the turn that runs on a task, or waits there for a person.
     pub async fn cancel(&self, task_id: &TaskId) -> Result<TurnId, AgentError> {
-        self.tell(task_id, Command::Cancel).await
+        self.send_command(task_id, Command::Cancel).await
     }
 
     /// Hands the turn that runs on a task a message from the user.
@@ -362,37 +367,39 @@ impl Agent {
         if message.trim().is_empty() {
             return Err(AgentError::Invalid("`message`: must not be empty or blank".into()));
         }
-        self.tell(task_id, |reply| Command::Steer(message, reply)).await
+        self.send_command(task_id, |reply| Command::Steer(message, reply)).await
     }
 
     /// Answers what waits for a person on a task.
     pub async fn respond(&self, respond: HitlRespond) -> Result<HitlId, AgentError> {
         let task_id = respond.task_id.clone();
-        let response = Response::to(self.brain.pending_of(&task_id)?, respond);
+        let response = HitlResponse::new(self.brain.pending_of_task(&task_id)?, respond);
         let outcome = match response {
             Ok(response) => {
-                let now = self.means.clock.monotonic();
-                self.reached(&task_id, self.running.answer(&task_id, response, now).await)
+                let now = self.services.clock.monotonic();
+                self.refine_error(&task_id, self.registry.respond(&task_id, response, now).await)
             }
             Err(error) => Err(error),
         };
         match outcome {
-            Err(AgentError::NotPending) if sabotage::by(Saboteur::AnswerTwice) => Ok(HitlId::new()),
+            Err(AgentError::NotPending) if fault_injection::active(Mutation::AnswerTwice) => {
+                Ok(HitlId::new())
+            }
             Err(AgentError::NotRunning | AgentError::UnknownTask) => Err(AgentError::NotPending),
             outcome => outcome,
         }
     }
 
-    async fn tell<T>(
+    async fn send_command<T>(
         &self,
         task_id: &TaskId,
-        command: impl FnOnce(running::Reply<T>) -> Command,
+        command: impl FnOnce(turn_registry::Reply<T>) -> Command,
     ) -> Result<T, AgentError> {
-        self.reached(task_id, self.running.tell(task_id, command).await)
+        self.refine_error(task_id, self.registry.send(task_id, command).await)
     }
 
     /// The outcome of what the turn of a task was told, and why there was none to tell.
-    fn reached<T>(&self, task_id: &TaskId, outcome: Result<T, AgentError>) -> Result<T, AgentError> {
+    fn refine_error<T>(&self, task_id: &TaskId, outcome: Result<T, AgentError>) -> Result<T, AgentError> {
         match outcome {
             Err(AgentError::NotRunning) if self.brain.task(task_id)?.is_none() => {
                 Err(AgentError::UnknownTask)
@@ -403,41 +410,42 @@ impl Agent {
     }
 
     /// Reads the events of `task_id` (by default the task that ran last) after `after`.
-    pub fn replay(&self, task_id: Option<TaskId>, after: i64) -> Result<Reader, AgentError> {
+    pub fn replay(&self, task_id: Option<TaskId>, after: i64) -> Result<EventReader, AgentError> {
         let task_id = match task_id {
             Some(task_id) => task_id,
             None => self.brain.last_task()?.ok_or(AgentError::UnknownTask)?,
         };
-        let channel = self.channels.existing(&task_id)?.ok_or(AgentError::UnknownTask)?;
+        let channel = self.event_logs.open_existing(&task_id)?.ok_or(AgentError::UnknownTask)?;
         Ok(channel.read(after, Follow::Task))
     }
 
     /// Takes up the turns and the learning batch that an earlier run of the engine left open, and begins to keep house.
     pub fn resume(&self) -> Result<(), rusqlite::Error> {
         for turn in self.brain.open_turns()? {
-            let channel = self.channels.open(&turn.task_id)?;
-            let Ok(recorder) = channel.begin(turn.turn_id) else {
+            let channel = self.event_logs.open(&turn.task_id)?;
+            let Ok(recorder) = channel.begin_turn(turn.turn_id) else {
                 // Opening a turn gives up one that was left open, so a second one is nobody's doing.
                 tracing::error!(turn.id = %turn.turn_id, "Two turns of one task are open.");
                 continue;
             };
-            let (registration, inbox) = self.running.register(
-                &mut self.running.turns(),
+            let (registration, inbox) = self.registry.register(
+                &mut self.registry.lock(),
                 &recorder,
                 turn.request.clone(),
                 turn.opened_ts - 1,
             );
-            let life = self.life(recorder, turn.message_id, registration, inbox);
-            self.turns.spawn(until(self.stopped.clone(), life.take_up(turn)));
+            let life = self.turn_context(recorder, turn.message_id, registration, inbox);
+            self.tracker.spawn(run_until_cancelled(self.stopped.clone(), life.resume(turn)));
         }
-        for warning in self.skills_at_hand().shadowed() {
+        for warning in self.available_skills().shadowed_warnings() {
             tracing::warn!(warning, "A skill of the catalog is not used.");
         }
-        let keeper = keeper::keep(self.brain.clone(), self.means.clock.clone(), self.means.replay_ttl);
-        self.turns.spawn(until(self.stopping.clone(), keeper));
-        self.turns.spawn(self.eraser.clone().run());
-        self.learner.expect_batch()?;
-        self.turns.spawn(until(self.stopped.clone(), self.learner.clone().live()));
+        let keeper =
+            maintenance::run(self.brain.clone(), self.services.clock.clone(), self.services.replay_ttl);
+        self.tracker.spawn(run_until_cancelled(self.stopping.clone(), keeper));
+        self.tracker.spawn(self.eraser.clone().run());
+        self.learner.mark_unfinished_batch()?;
+        self.tracker.spawn(run_until_cancelled(self.stopped.clone(), self.learner.clone().run()));
         Ok(())
     }
 
@@ -445,13 +453,16 @@ impl Agent {
     /// They go on at the next start. Streams end then.
     pub async fn stop(&self, deadline: Duration) {
         self.stopping.cancel();
-        self.turns.close();
-        if tokio::time::timeout(deadline, self.turns.wait()).await.is_err() {
-            tracing::info!(turns = self.turns.len(), "Turns are broken off in the middle of a step.");
+        self.tracker.close();
+        if tokio::time::timeout(deadline, self.tracker.wait()).await.is_err() {
+            tracing::info!(turns = self.tracker.len(), "Turns are broken off in the middle of a step.");
             self.stopped.cancel();
             // What is still being stored is not broken off.
-            if tokio::time::timeout(LAST_WORDS, self.turns.wait()).await.is_err() {
-                tracing::warn!(turns = self.turns.len(), "The brain did not keep up with the end of turns.");
+            if tokio::time::timeout(FINAL_COMMIT_TIMEOUT, self.tracker.wait()).await.is_err() {
+                tracing::warn!(
+                    turns = self.tracker.len(),
+                    "The brain did not keep up with the end of turns."
+                );
             }
         }
         self.stopped.cancel();
@@ -465,7 +476,7 @@ impl Agent {
 
 /// Runs `work` until it ends or `over` is cancelled. Dropped at any await, a turn is as its journal says, and goes
 /// on from there at the next start.
-async fn until(over: CancellationToken, work: impl Future<Output = ()>) {
+async fn run_until_cancelled(over: CancellationToken, work: impl Future<Output = ()>) {
     tokio::select! {
         () = over.cancelled() => {}
         () = work => {}
@@ -482,6 +493,9 @@ mod control_tests;
 #[path = "agent/gateway_tests.rs"]
 mod gateway_tests;
 #[cfg(test)]
+#[path = "agent/harness.rs"]
+pub(crate) mod harness;
+#[cfg(test)]
 #[path = "agent/learning_tests.rs"]
 pub(crate) mod learning_tests;
 #[cfg(test)]
@@ -496,9 +510,6 @@ pub(crate) mod recall_tests;
 #[cfg(test)]
 #[path = "agent/resume_tests.rs"]
 mod resume_tests;
-#[cfg(test)]
-#[path = "agent/rig.rs"]
-pub(crate) mod rig;
 #[cfg(test)]
 #[path = "agent/tests.rs"]
 mod tests;

@@ -5,30 +5,30 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use contract::KeyHash;
-use leash::Helper;
+use leash::HelperCommand;
 use reqwest::Url;
-use service::env::{Env, Faults, Reader, lifetime};
+use service::env::{ConfigErrors, Env, EnvReader, parse_lifetime};
 use service::vault::MasterKey;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
-use crate::assets::Settings;
 use crate::catalog::{Catalog, Environment};
+use crate::llm::config::ConfigSources;
+use crate::mcp::McpSettings;
 use crate::memory_budget;
-use crate::models::config::Sources;
-use crate::tools::Allowed;
+use crate::tools::WebAllowlist;
 
-mod in_force;
+mod active_config;
 
-pub use in_force::{ConfigError, InForce};
+pub use active_config::{ActiveConfig, ConfigError};
 
 /// How long the deltas of a turn that has ended can be replayed, where nothing else is set.
-const REPLAY_TTL: Duration = Duration::from_hours(3);
+const DEFAULT_REPLAY_TTL: Duration = Duration::from_hours(3);
 /// How long a person may take to answer, where nothing else is set.
-const HITL_TTL: Duration = Duration::from_hours(72);
+const DEFAULT_HITL_TTL: Duration = Duration::from_hours(72);
 /// How long after one learning batch the next one is due, where nothing else is set.
-const BATCH_INTERVAL: Duration = Duration::from_hours(24);
+const DEFAULT_BATCH_INTERVAL: Duration = Duration::from_hours(24);
 /// The longest such time: ten years.
-const MAX_BATCH_HOURS: f64 = 87_600.0;
+const MAX_BATCH_INTERVAL_HOURS: f64 = 87_600.0;
 
 /// A checked configuration.
 pub struct Config {
@@ -38,7 +38,7 @@ pub struct Config {
     /// The hash of the key that opens the engine.
     pub key_hash: KeyHash,
     /// The brain's file.
-    pub brain: PathBuf,
+    pub brain_path: PathBuf,
     /// The agent's folder: `workspace` beside the brain.
     pub workspace: PathBuf,
     /// What the product gives the agent.
@@ -46,17 +46,17 @@ pub struct Config {
     /// The catalog's folder.
     pub catalog_folder: PathBuf,
     /// How the helper is started that holds what the agent runs: this very program.
-    pub helper: Helper,
+    pub sandbox_helper: HelperCommand,
     /// Whether programs run for the agent although this machine cannot confine them.
     pub allow_unconfined: bool,
     /// Whether a conversation is shortened when the provider says that it is too long.
     pub reactive_compaction: bool,
     /// Where the configuration of the gateway comes from.
-    pub sources: Sources,
+    pub gateway_sources: ConfigSources,
     /// What of the web may be reached although it is not public.
-    pub web: Allowed,
+    pub web_allowlist: WebAllowlist,
     /// What connections to tool servers need.
-    pub assets: Settings,
+    pub mcp: McpSettings,
     /// How long a person may take to answer.
     pub hitl_ttl: Duration,
     /// How long the deltas of a turn that has ended can be replayed.
@@ -64,9 +64,9 @@ pub struct Config {
     /// How long after one learning batch the next one is due; none where they are only asked for.
     pub batch_interval: Option<Duration>,
     /// How much memory large things may take at once, in bytes.
-    pub memory: usize,
+    pub memory_budget_bytes: usize,
     /// What is logged.
-    pub log: Targets,
+    pub log_filter: Targets,
 }
 
 impl Config {
@@ -74,11 +74,13 @@ impl Config {
     ///
     /// # Errors
     /// All faults at once. A model that cannot be used is none: the engine starts and says what to set.
-    pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
-        let mut reader = Reader::new(env);
-        let host = reader
-            .or("ENGINE_HOST", "an IP address", IpAddr::V4(Ipv4Addr::UNSPECIFIED), |text| text.parse().ok());
-        let port = reader.or("ENGINE_PORT", "a port from 0 to 65535", 8_000, |text| text.parse().ok());
+    pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
+        let mut reader = EnvReader::new(env);
+        let host =
+            reader.parse_or("ENGINE_HOST", "an IP address", IpAddr::V4(Ipv4Addr::UNSPECIFIED), |text| {
+                text.parse().ok()
+            });
+        let port = reader.parse_or("ENGINE_PORT", "a port from 0 to 65535", 8_000, |text| text.parse().ok());
         let key_hash = reader.required_secret(
             "ENGINE_KEY_HASH",
             "the SHA-256 of the engine's key: 64 lower-case hexadecimal digits",
@@ -90,84 +92,98 @@ impl Config {
         let catalog =
             reader.required("CATALOG_DIR", "the catalog's folder", |text| Some(PathBuf::from(text)));
         let level = "a level (error, warn, info, debug, trace) or a list such as `info,engine=debug`";
-        let log = reader
-            .or("ENGINE_LOG_LEVEL", level, Targets::new(), |text| service::logging::parse_filter(text).ok());
+        let log = reader.parse_or("ENGINE_LOG_LEVEL", level, Targets::new(), |text| {
+            service::logging::parse_filter(text).ok()
+        });
         let log = match reader.text("ENGINE_LOG_LEVEL") {
-            Some(text) if text.contains(PROTOCOL) => log,
-            Some(_) => log.with_target(PROTOCOL, LevelFilter::OFF),
-            None => default_log(),
+            Some(text) if text.contains(MCP_LOG_TARGET) => log,
+            Some(_) => log.with_target(MCP_LOG_TARGET, LevelFilter::OFF),
+            None => default_log_filter(),
         };
         let ttl = "a time above zero: seconds (`90`, `0.5`), or such as `90s`, `90m`, `3h`, `2d`";
-        let replay_ttl = reader.or("CHANNEL_STATE_TTL_ACTIVE", ttl, REPLAY_TTL, lifetime);
-        let hitl_ttl = reader.or("CHANNEL_STATE_TTL_HITL", ttl, HITL_TTL, lifetime);
+        let replay_ttl = reader.parse_or("CHANNEL_STATE_TTL_ACTIVE", ttl, DEFAULT_REPLAY_TTL, parse_lifetime);
+        let hitl_ttl = reader.parse_or("CHANNEL_STATE_TTL_HITL", ttl, DEFAULT_HITL_TTL, parse_lifetime);
         let hours = "a number of hours, such as `24` or `0.5`; 0 for batches only when they are asked for";
-        let batch_interval = reader.or("LC_BATCH_INTERVAL_HOURS", hours, BATCH_INTERVAL, interval);
-        let switch = "`true` or `false`";
+        let batch_interval =
+            reader.parse_or("LC_BATCH_INTERVAL_HOURS", hours, DEFAULT_BATCH_INTERVAL, parse_batch_interval);
+        let open_block = "`true` or `false`";
         let reactive_compaction =
-            reader.or("REACTIVE_COMPACT_ENABLED", switch, true, |text| text.parse().ok());
-        let allow_unconfined = reader.or("ENGINE_ALLOW_UNCONFINED", switch, false, |text| text.parse().ok());
-        let web = reader.or("ENGINE_WEB_ALLOW", Allowed::MUST_BE, Allowed::default(), Allowed::parse);
+            reader.parse_or("REACTIVE_COMPACT_ENABLED", open_block, true, |text| text.parse().ok());
+        let allow_unconfined =
+            reader.parse_or("ENGINE_ALLOW_UNCONFINED", open_block, false, |text| text.parse().ok());
+        let web = reader.parse_or(
+            "ENGINE_WEB_ALLOW",
+            WebAllowlist::EXPECTED,
+            WebAllowlist::default(),
+            WebAllowlist::parse,
+        );
         let mib = "a number of MiB from 64 to 65535";
-        let memory = reader.or("ENGINE_MEMORY_BUDGET_MB", mib, memory_budget::DEFAULT, memory);
-        let assets = Settings { web: web.clone(), ..assets(&mut reader) };
-        let sources = Sources::new(env, catalog.as_deref());
+        let memory = reader.parse_or(
+            "ENGINE_MEMORY_BUDGET_MB",
+            mib,
+            memory_budget::DEFAULT_BUDGET_BYTES,
+            parse_memory_budget,
+        );
+        let assets = McpSettings { web_allowlist: web.clone(), ..mcp_settings(&mut reader) };
+        let sources = ConfigSources::new(env, catalog.as_deref());
         let config = key_hash.zip(brain).zip(catalog).map(|((key_hash, brain), catalog)| Self {
             listen: SocketAddr::new(host, port),
             key_hash,
             workspace: brain.with_file_name("workspace"),
-            brain,
-            catalog: Catalog::read(&catalog, Environment::of(env)),
+            brain_path: brain,
+            catalog: Catalog::load(&catalog, Environment::from_env(env)),
             catalog_folder: catalog,
-            helper: Helper::own(),
+            sandbox_helper: HelperCommand::current_exe(),
             allow_unconfined,
             reactive_compaction,
-            sources,
-            web,
-            assets,
+            gateway_sources: sources,
+            web_allowlist: web,
+            mcp: assets,
             hitl_ttl,
             replay_ttl,
             batch_interval: (!batch_interval.is_zero()).then_some(batch_interval),
-            memory,
-            log,
+            memory_budget_bytes: memory,
+            log_filter: log,
         });
         reader.finish(config)
     }
 }
 
 /// What connections to tool servers need; all of it may be missing.
-pub(crate) fn assets(reader: &mut Reader<'_>) -> Settings {
+pub(crate) fn mcp_settings(reader: &mut EnvReader<'_>) -> McpSettings {
     let key = "32 random bytes in URL-safe base64 without padding: 43 characters";
     let address = "an address that begins with https:// or http://, without a query";
     let url = |text: &str| {
         let url = Url::parse(text).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
         (url.query().is_none() && url.fragment().is_none()).then_some(url)
     };
-    Settings {
-        key: reader.optional_secret("AD_ENCRYPTION_KEY", key, MasterKey::parse),
-        redirect_base: reader.or("OAUTH_REDIRECT_BASE_URL", address, None, |text| url(text).map(Some)),
-        client_metadata: reader.or("OAUTH_CLIENT_METADATA_URL", address, None, |text| url(text).map(Some)),
-        web: Allowed::default(),
+    McpSettings {
+        encryption_key: reader.optional_secret("AD_ENCRYPTION_KEY", key, MasterKey::parse),
+        redirect_base: reader.parse_or("OAUTH_REDIRECT_BASE_URL", address, None, |text| url(text).map(Some)),
+        client_metadata_url: reader
+            .parse_or("OAUTH_CLIENT_METADATA_URL", address, None, |text| url(text).map(Some)),
+        web_allowlist: WebAllowlist::default(),
     }
 }
 
 /// A number of MiB, in bytes.
-fn memory(mib: &str) -> Option<usize> {
+fn parse_memory_budget(mib: &str) -> Option<usize> {
     let bytes = mib.trim().parse::<u16>().ok().map(|mib| usize::from(mib) << 20);
-    bytes.filter(|bytes| *bytes >= memory_budget::LEAST)
+    bytes.filter(|bytes| *bytes >= memory_budget::MIN_BUDGET_BYTES)
 }
 
 /// A time between learning batches, in hours.
-fn interval(hours: &str) -> Option<Duration> {
+fn parse_batch_interval(hours: &str) -> Option<Duration> {
     let hours: f64 = hours.trim().parse().ok()?;
-    (0.0..=MAX_BATCH_HOURS).contains(&hours).then(|| Duration::from_secs_f64(hours.abs() * 3_600.0))
+    (0.0..=MAX_BATCH_INTERVAL_HOURS).contains(&hours).then(|| Duration::from_secs_f64(hours.abs() * 3_600.0))
 }
 
 /// The library of the tool servers' protocol. It logs what they send word by word, at every level, so nothing of it is
 /// logged unless a filter names it. What fails is told by the engine itself.
-const PROTOCOL: &str = "rmcp";
+const MCP_LOG_TARGET: &str = "rmcp";
 
-fn default_log() -> Targets {
-    Targets::new().with_default(tracing::Level::INFO).with_target(PROTOCOL, LevelFilter::OFF)
+fn default_log_filter() -> Targets {
+    Targets::new().with_default(tracing::Level::INFO).with_target(MCP_LOG_TARGET, LevelFilter::OFF)
 }
 
 #[cfg(test)]
@@ -250,13 +266,13 @@ mod tests {
             let set = required.into_iter().chain(level.map(|level| ("ENGINE_LOG_LEVEL", level)));
             let env: BTreeMap<String, String> =
                 set.map(|(name, value)| (name.into(), value.into())).collect();
-            let log = Config::from_env(&env).unwrap_or_else(|faults| panic!("{faults}")).log;
+            let log = Config::from_env(&env).unwrap_or_else(|faults| panic!("{faults}")).log_filter;
             let levels = ["error", "warn", "info", "debug", "trace"];
             let most = |target: &str| {
                 let logged = |level: &&str| log.would_enable(target, &level.parse().unwrap());
                 levels.into_iter().rfind(logged)
             };
-            assert_eq!((most("rmcp::service::client"), most("engine::assets")), (rmcp, Some(engine)));
+            assert_eq!((most("rmcp::service::client"), most("engine::mcp")), (rmcp, Some(engine)));
         }
     }
 
@@ -264,10 +280,10 @@ mod tests {
     fn an_interval_is_a_number_of_hours() {
         for (text, seconds) in [("24", 86_400.0), ("0.5", 1_800.0), (" 1e-3 ", 3.6), ("0", 0.0), ("-0", 0.0)]
         {
-            assert_eq!(interval(text), Some(Duration::from_secs_f64(seconds)), "{text}");
+            assert_eq!(parse_batch_interval(text), Some(Duration::from_secs_f64(seconds)), "{text}");
         }
         for text in ["-1", "a day", "NaN", "inf", "1e9", "24h"] {
-            assert_eq!(interval(text), None, "{text}");
+            assert_eq!(parse_batch_interval(text), None, "{text}");
         }
     }
 }

@@ -4,27 +4,27 @@ use std::collections::BTreeMap;
 
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Gate, MockProvider, Reply};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::testing::{parse_sse, shown_text, within};
+use crate::testing::{parse_sse, rendered_text, with_deadline};
 
 const KEY: &str = "sk-svc-1";
 
-struct Running {
+struct RunningEngine {
     base: String,
     shutdown: CancellationToken,
-    serving: JoinHandle<()>,
+    server_task: JoinHandle<()>,
 }
 
-impl Running {
-    async fn start(folder: &TempDir, provider: &StrictProvider) -> Self {
+impl RunningEngine {
+    async fn start(folder: &TempDir, provider: &MockProvider) -> Self {
         let engine = Engine::start(config(folder, provider, "0")).await.unwrap();
         let base = format!("http://{}", engine.address().unwrap());
         let shutdown = CancellationToken::new();
-        Self { base, serving: tokio::spawn(engine.serve(shutdown.clone())), shutdown }
+        Self { base, server_task: tokio::spawn(engine.serve(shutdown.clone())), shutdown }
     }
 
     fn get(&self, path: &str) -> reqwest::RequestBuilder {
@@ -33,11 +33,11 @@ impl Running {
 
     async fn stop(self) {
         self.shutdown.cancel();
-        within(self.serving).await.unwrap();
+        with_deadline(self.server_task).await.unwrap();
     }
 }
 
-fn config(folder: &TempDir, provider: &StrictProvider, port: &str) -> Config {
+fn config(folder: &TempDir, provider: &MockProvider, port: &str) -> Config {
     let brain = folder.path().join("data/brain.sqlite");
     let base = provider.openai_base_url();
     let env: BTreeMap<String, String> = [
@@ -59,30 +59,30 @@ fn config(folder: &TempDir, provider: &StrictProvider, port: &str) -> Config {
 async fn stopped_in_the_middle_of_a_turn_it_goes_on_with_it_at_its_next_start() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("soul.md"), "You are Ada.").unwrap();
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     provider.enqueue_all([
-        Reply::of_text("before").deltas(3).hold(1, &gate),
-        Reply::of_text("after the restart"),
+        Reply::from_text("before").deltas(3).hold(1, &gate),
+        Reply::from_text("after the restart"),
     ]);
 
-    let engine = Running::start(&folder, &provider).await;
-    let health: Value = within(engine.get("/health").send()).await.unwrap().json().await.unwrap();
+    let engine = RunningEngine::start(&folder, &provider).await;
+    let health: Value = with_deadline(engine.get("/health").send()).await.unwrap().json().await.unwrap();
     assert_eq!(health["status"], "ok");
     let body = json!({"task_id": "t", "message": "go"}).to_string();
     let request = reqwest::Client::new().post(format!("{}/execute", engine.base)).header("X-Engine-Key", KEY);
-    let live = within(request.body(body).send()).await.unwrap();
+    let live = with_deadline(request.body(body).send()).await.unwrap();
     gate.reached().await;
     engine.stop().await;
     // The open stream ended in good order, at the end of an event.
-    let seen = parse_sse(&within(live.bytes()).await.unwrap());
+    let seen = parse_sse(&with_deadline(live.bytes()).await.unwrap());
     assert_eq!(seen[0].phase(), Some("started"));
 
-    let engine = Running::start(&folder, &provider).await;
-    let replay = within(engine.get("/execute/replay").send()).await.unwrap();
-    let all = parse_sse(&within(replay.bytes()).await.unwrap());
+    let engine = RunningEngine::start(&folder, &provider).await;
+    let replay = with_deadline(engine.get("/execute/replay").send()).await.unwrap();
+    let all = parse_sse(&with_deadline(replay.bytes()).await.unwrap());
     assert!(all.starts_with(&seen));
-    assert_eq!(shown_text(&all, true), "after the restart");
+    assert_eq!(rendered_text(&all, true), "after the restart");
     assert_eq!(all.last().unwrap().phase(), Some("completed"));
     assert_eq!(provider.requests()[1].body["messages"][0]["content"], "You are Ada.");
     engine.stop().await;
@@ -92,13 +92,13 @@ async fn stopped_in_the_middle_of_a_turn_it_goes_on_with_it_at_its_next_start() 
 #[tokio::test]
 async fn a_taken_address_is_named_and_the_brain_is_free_again() {
     let folder = tempfile::tempdir().unwrap();
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let error = Engine::start(config(&folder, &provider, &port)).await.err().unwrap();
     assert!(error.to_string().contains(&format!("127.0.0.1:{port} (ENGINE_HOST, ENGINE_PORT)")), "{error}");
     drop(taken);
-    within(async {
+    with_deadline(async {
         // The brain's writer frees the lock when it has ended, which nobody waited for.
         while let Err(error) = Engine::start(config(&folder, &provider, &port)).await {
             assert!(matches!(error, StartError::Brain(BrainError::InUse { .. })), "{error}");
@@ -113,16 +113,16 @@ async fn a_turn_that_an_earlier_version_left_open_is_finished_and_its_threads_go
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("data")).unwrap();
     let brain = rusqlite::Connection::open(folder.path().join("data/brain.sqlite")).unwrap();
-    brain.execute_batch(include_str!("brain/released/0.1.0.sql")).unwrap();
+    brain.execute_batch(include_str!("store/released/0.1.0.sql")).unwrap();
     drop(brain);
-    let provider = StrictProvider::start().await.unwrap();
-    provider.set_default_reply(Reply::of_text("well then"));
+    let provider = MockProvider::start().await.unwrap();
+    provider.set_default_reply(Reply::from_text("well then"));
 
-    let engine = Running::start(&folder, &provider).await;
-    let replay = within(engine.get("/execute/replay?task_id=open").send()).await.unwrap();
-    let all = parse_sse(&within(replay.bytes()).await.unwrap());
+    let engine = RunningEngine::start(&folder, &provider).await;
+    let replay = with_deadline(engine.get("/execute/replay?task_id=open").send()).await.unwrap();
+    let all = parse_sse(&with_deadline(replay.bytes()).await.unwrap());
     assert_eq!(all.last().unwrap().data["text"], "well then");
-    let task: Value = within(engine.get("/tasks/kept").send()).await.unwrap().json().await.unwrap();
+    let task: Value = with_deadline(engine.get("/tasks/kept").send()).await.unwrap().json().await.unwrap();
     let messages = task["messages"].as_array().unwrap();
     let said: Vec<&Value> =
         messages.iter().filter(|message| message["role"] == "user").map(|each| &each["content"]).collect();
@@ -131,7 +131,9 @@ async fn a_turn_that_an_earlier_version_left_open_is_finished_and_its_threads_go
     // Its messages can be edited: what came after is gone, for the model too.
     let edit = json!({"task_id": "kept", "message": "hi", "edit_message_id": messages[3]["message_id"]});
     let request = reqwest::Client::new().post(format!("{}/execute", engine.base)).header("X-Engine-Key", KEY);
-    let events = within(within(request.body(edit.to_string()).send()).await.unwrap().bytes()).await.unwrap();
+    let events = with_deadline(with_deadline(request.body(edit.to_string()).send()).await.unwrap().bytes())
+        .await
+        .unwrap();
     assert_eq!(parse_sse(&events).last().unwrap().phase(), Some("completed"));
     let sent = provider.requests().pop().unwrap().body["messages"].to_string();
     assert!(sent.contains("note blue") && sent.contains("\"hi\""), "{sent}");

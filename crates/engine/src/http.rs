@@ -34,45 +34,54 @@ use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::PathItemExt as _;
 
-use crate::agent::{Agent, Reloads};
-use crate::assets::Assets;
-use crate::brain::Brain;
-use crate::config::InForce;
-use auth::Lock;
+use crate::agent::{Agent, CatalogReloader};
+use crate::config::ActiveConfig;
+use crate::mcp::Mcp;
+use crate::store::Brain;
+use auth::KeyGuard;
 use document::KeyScheme;
 
 /// The largest body taken.
-const MAX_BODY: usize = 32 * 1024 * 1024;
+const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
 
 /// What handlers work with.
 #[derive(Clone)]
-pub struct State(Arc<Shared>);
+pub struct AppState(Arc<Shared>);
 
 struct Shared {
     agent: Arc<Agent>,
-    assets: Assets,
+    mcp: Mcp,
     brain: Brain,
-    in_force: Arc<InForce>,
-    reloads: Reloads,
-    lock: Lock,
+    active_config: Arc<ActiveConfig>,
+    reloader: CatalogReloader,
+    key_guard: KeyGuard,
     clock: Arc<dyn Clock>,
-    started: Duration,
+    started_at: Duration,
 }
 
-impl State {
+impl AppState {
     /// The engine has started now.
     pub(crate) fn new(
         agent: Arc<Agent>,
         brain: Brain,
-        in_force: Arc<InForce>,
-        reloads: Reloads,
+        in_force: Arc<ActiveConfig>,
+        reloader: CatalogReloader,
         key_hash: KeyHash,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let started = clock.monotonic();
-        let lock = Lock::new(key_hash);
-        let assets = agent.assets().clone();
-        Self(Arc::new(Shared { agent, assets, brain, in_force, reloads, lock, clock, started }))
+        let lock = KeyGuard::new(key_hash);
+        let assets = agent.mcp().clone();
+        Self(Arc::new(Shared {
+            agent,
+            mcp: assets,
+            brain,
+            active_config: in_force,
+            reloader,
+            key_guard: lock,
+            clock,
+            started_at: started,
+        }))
     }
 }
 
@@ -81,7 +90,7 @@ impl State {
 /// of a start's instructions and a megabyte of code and heap.
 macro_rules! handlers {
     ($($module:ident::$handler:ident),+ $(,)?) => { utoipa_axum::paste! {
-        fn described() -> Router<State> {
+        fn described() -> Router<AppState> {
             Router::new()$(.route(
                 &<$module::[<__path_ $handler>] as utoipa::Path>::path(),
                 served::<$module::[<__path_ $handler>], _, _>(&$module::$handler),
@@ -144,16 +153,17 @@ handlers! {
 }
 
 /// A handler under the methods that `P` describes.
-fn served<P: utoipa::Path, H: Handler<T, State>, T: 'static>(handler: &H) -> MethodRouter<State> {
+fn served<P: utoipa::Path, H: Handler<T, AppState>, T: 'static>(handler: &H) -> MethodRouter<AppState> {
     P::methods()
         .iter()
         .fold(MethodRouter::new(), |router, method| router.on(method.to_method_filter(), handler.clone()))
 }
 
 /// The engine's router.
-pub fn router(state: State) -> Router {
-    let router = described().route(skills::CREATE, skills::called_create()).with_state(state);
-    service::http::finish(router, MAX_BODY)
+pub fn router(state: AppState) -> Router {
+    let router =
+        described().route(skills::CREATE_PATH, skills::routes_of_skill_named_create()).with_state(state);
+    service::http::apply_layers(router, MAX_BODY_BYTES)
 }
 
 /// The OpenAPI document of [`router`], made when it is asked for: an idle engine does not keep it.

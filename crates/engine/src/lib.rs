@@ -1,25 +1,25 @@
 //! The engine: an HTTP service that runs one user's agent and comes right through any crash.
 //!
-//! A turn is a state machine over a journal ([`agent`]); its events go through a [`channel`] that stores before
-//! it shows; both live in one SQLite file, the [`brain`]. [`models`] are behind a gateway, [`tools`] behind one
+//! A turn is a state machine over a journal ([`agent`]); its events go through a [`event_log`] that stores before
+//! it shows; both live in one SQLite file, the [`store`]. [`llm`] are behind a gateway, [`tools`] behind one
 //! interface, and [`http`] only translates.
 
 pub mod agent;
-pub mod assets;
-pub mod brain;
 pub mod catalog;
-pub mod channel;
 pub mod config;
+mod dns;
+pub mod event_log;
+mod fault_injection;
 mod fingerprint;
 pub mod http;
-#[cfg(test)]
-mod lessons;
+pub mod llm;
+pub mod mcp;
 pub mod memory_budget;
-pub mod models;
-mod names;
-mod remembered;
-mod sabotage;
+mod memory_format;
+#[cfg(test)]
+mod regressions;
 mod skills;
+pub mod store;
 #[cfg(test)]
 mod testing;
 pub mod threads;
@@ -30,30 +30,30 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leash::{Confinement, Hidden, Leash, Settings};
+use leash::{Confinement, HiddenFiles, Sandbox, Settings};
 use service::clock::{Clock, SystemClock};
-use service::serve::{Bounds, serve};
+use service::serve::{ServeLimits, serve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{Agent, Kit, Kits, Means, Reloads};
-use crate::assets::Assets;
-use crate::brain::{Brain, BrainError};
-use crate::config::{Config, InForce};
+use crate::agent::{Agent, AgentSnapshot, CatalogReloader, Services, SnapshotSource};
+use crate::config::{ActiveConfig, Config};
+use crate::mcp::Mcp;
 use crate::memory_budget::MemoryBudget;
-use crate::skills::Shelf;
-use crate::tools::{Outputs, Setup};
+use crate::skills::SkillDirs;
+use crate::store::{Brain, BrainError};
+use crate::tools::{SpillDir, ToolDeps};
 
 /// The accept loop's bounds. Streams end by themselves at shutdown, so the drain is short.
-const BOUNDS: Bounds = Bounds {
+const HTTP_BOUNDS: ServeLimits = ServeLimits {
     max_connections: 1_024,
     header_read_timeout: Duration::from_secs(30),
-    drain: Duration::from_secs(2),
+    drain_timeout: Duration::from_secs(2),
 };
 
 /// How long turns may take to come to the end of their step. With the drain and the closing of the brain it stays
 /// within the 10 s that the engine has to shut down.
-const TURNS_STOP: Duration = Duration::from_secs(3);
+const TURN_STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why an engine could not start.
 #[derive(Debug, thiserror::Error)]
@@ -77,19 +77,20 @@ pub struct Engine {
     listener: TcpListener,
     brain: Brain,
     agent: Arc<Agent>,
-    state: http::State,
+    state: http::AppState,
 }
 
 impl Engine {
     /// Opens the brain, listens, and takes up the turns that were left open.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let address = config.listen;
-        let brain = Brain::open(&config.brain)?;
+        let brain = Brain::open(&config.brain_path)?;
         let listener =
             TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
-        let shelf = Arc::new(Shelf::beside(&config.brain));
-        let leash = leash(&config, &shelf);
-        let in_force = Arc::new(InForce::open(config.sources, &brain).map_err(BrainError::from)?);
+        let shelf = Arc::new(SkillDirs::for_brain(&config.brain_path));
+        let leash = build_sandbox(&config, &shelf);
+        let in_force =
+            Arc::new(ActiveConfig::open(config.gateway_sources, &brain).map_err(BrainError::from)?);
         let gateway = Arc::clone(in_force.gateway());
         if gateway.model().is_err() {
             tracing::warn!(reason = gateway.status(), "No model can be used; turns will end in an error.");
@@ -98,40 +99,41 @@ impl Engine {
         for warning in &config.catalog.warnings {
             tracing::warn!(warning, "The catalog has a fault.");
         }
-        let assets = Assets::open(&brain, config.assets, Some(Arc::clone(&leash)), Arc::clone(&clock))
+        let assets = Mcp::open(&brain, config.mcp, Some(Arc::clone(&leash)), Arc::clone(&clock))
             .map_err(BrainError::from)?;
-        assets.set_directory(&config.catalog.servers);
-        let setup = Setup {
+        assets.set_server_specs(&config.catalog.mcp_servers);
+        let setup = ToolDeps {
             workspace: config.workspace,
             brain: brain.clone(),
             catalog: config.catalog,
-            leash: Some(leash),
-            shelf,
-            places: crate::tools::Places::default(),
-            web: config.web,
-            memory: MemoryBudget::of(config.memory),
+            sandbox: Some(leash),
+            skill_dirs: shelf,
+            process_permits: crate::tools::ProcessPermits::default(),
+            web_allowlist: config.web_allowlist,
+            memory_budget: MemoryBudget::new(config.memory_budget_bytes),
         };
-        let means = Means {
+        let means = Services {
             gateway,
-            kits: Kits::new(Kit::of(&setup), assets.clone()),
-            assets,
+            snapshots: SnapshotSource::new(AgentSnapshot::from_setup(&setup), assets.clone()),
+            mcp: assets,
             clock: Arc::clone(&clock),
-            leash: setup.leash.clone(),
-            shelf: Arc::clone(&setup.shelf),
-            outputs: Outputs::new(&setup.workspace),
-            memory: setup.memory.clone(),
-            calls: Means::calls(),
-            set_aside: Arc::default(),
-            reactive: config.reactive_compaction,
+            sandbox: setup.sandbox.clone(),
+            skill_dirs: Arc::clone(&setup.skill_dirs),
+            outputs: SpillDir::new(&setup.workspace),
+            memory_budget: setup.memory_budget.clone(),
+            tool_permits: Services::new_tool_permits(),
+            reservations: Arc::default(),
+            reactive_compaction: config.reactive_compaction,
             hitl_ttl: config.hitl_ttl,
             replay_ttl: config.replay_ttl,
             batch_interval: config.batch_interval,
         };
         let agent = Arc::new(Agent::new(brain.clone(), means));
         agent.resume().map_err(BrainError::from)?;
-        let reloads = Reloads::new(Arc::clone(&agent), config.catalog_folder, setup);
+        let reloader = CatalogReloader::new(Arc::clone(&agent), config.catalog_folder, setup);
         let key_hash = config.key_hash;
-        let state = http::State::new(Arc::clone(&agent), brain.clone(), in_force, reloads, key_hash, clock);
+        let state =
+            http::AppState::new(Arc::clone(&agent), brain.clone(), in_force, reloader, key_hash, clock);
         Ok(Self { listener, brain, agent, state })
     }
 
@@ -144,11 +146,11 @@ impl Engine {
     /// and the brain is closed.
     pub async fn serve(self, shutdown: CancellationToken) {
         let Self { listener, brain, agent, state } = self;
-        let serving = serve(listener, http::router(state), BOUNDS, agent.stopped().clone());
+        let serving = serve(listener, http::router(state), HTTP_BOUNDS, agent.stopped().clone());
         let stopping = async {
             shutdown.cancelled().await;
-            agent.stop(TURNS_STOP).await;
-            agent.assets().close().await;
+            agent.stop(TURN_STOP_TIMEOUT).await;
+            agent.mcp().close().await;
         };
         tokio::join!(serving, stopping);
         brain.close().await;
@@ -156,20 +158,20 @@ impl Engine {
 }
 
 /// The files of a catalog that may hold the product's keys. What else lies in `tools` are the programs of tools.
-fn hidden(catalog: &Path) -> Vec<Hidden> {
-    let of = |folder: PathBuf, ending: &str| Hidden { folder, ending: ending.into() };
+fn hidden_files(catalog: &Path) -> Vec<HiddenFiles> {
+    let of = |folder: PathBuf, ending: &str| HiddenFiles { folder, ending: ending.into() };
     vec![of(catalog.to_owned(), "mcp.json"), of(catalog.join("tools"), ".json")]
 }
 
 /// What runs programs for the agent. How far it confines them is logged.
-fn leash(config: &Config, shelf: &Shelf) -> Arc<Leash> {
+fn build_sandbox(config: &Config, shelf: &SkillDirs) -> Arc<Sandbox> {
     // Programs begin in the workspace, where a relative path leads to something else.
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let leash = Leash::new(Settings {
-        helper: config.helper.clone(),
+    let leash = Sandbox::new(Settings {
+        helper: config.sandbox_helper.clone(),
         workspace: absolute(&config.workspace),
-        readable: vec![absolute(&config.catalog_folder), shelf.folder().to_owned()],
-        hidden: hidden(&absolute(&config.catalog_folder)),
+        readable: vec![absolute(&config.catalog_folder), shelf.root().to_owned()],
+        hidden: hidden_files(&absolute(&config.catalog_folder)),
         allow_unconfined: config.allow_unconfined,
     });
     let Confinement { level, enforced } = leash.confinement();

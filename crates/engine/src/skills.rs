@@ -4,8 +4,8 @@
 //! the name of a skill which the catalog got later goes on working, in that one's place: the user can still see it,
 //! change it and delete it.
 
-mod folder;
-mod shelf;
+mod skill_dirs;
+mod skill_format;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read as _};
@@ -14,14 +14,14 @@ use std::sync::Arc;
 use contract::skills::{self, MAX_SCRIPTS_BYTES, SkillDefinition, SkillSource, SkillSummary};
 use contract::{SkillName, Timestamp};
 
-use crate::brain::{Brain, CustomSkill, SkillOutline};
 use crate::catalog::{self, SkillSpec};
+use crate::store::{Brain, CustomSkill, SkillOutline};
 
-pub(crate) use folder::{ExportError, archive};
-pub(crate) use shelf::{Lease, Placed, Shelf};
+pub(crate) use skill_dirs::{DirLease, LeasedSkill, SkillDirs};
+pub(crate) use skill_format::{ExportError, archive};
 
 /// The folder of a skill's scripts.
-pub(crate) const SCRIPTS: &str = "scripts/";
+pub(crate) const SCRIPTS_PREFIX: &str = "scripts/";
 
 /// The skills there are.
 #[derive(Clone)]
@@ -63,14 +63,14 @@ impl Skills {
     }
 
     /// The skills of the catalog in whose place the user's own stand: a line each, for a person. Blocks.
-    pub(crate) fn shadowed(&self) -> Vec<String> {
+    pub(crate) fn shadowed_warnings(&self) -> Vec<String> {
         let custom = match self.brain.custom_skills() {
             Ok(custom) => custom,
             Err(error) => return vec![format!("skills: the user's own cannot be read: {error}")],
         };
         let taken = |name: &str| custom.iter().any(|skill| skill.name.as_str() == name);
-        let shadowed = self.platform.iter().filter(|skill| taken(&skill.name));
-        shadowed
+        let shadowed_warnings = self.platform.iter().filter(|skill| taken(&skill.name));
+        shadowed_warnings
             .map(|skill| format!("skills/{}: the user has a skill of this name, which is used", skill.name))
             .collect()
     }
@@ -86,10 +86,10 @@ impl Skills {
     pub(crate) fn outlines(&self) -> Result<Vec<SkillOutline>, rusqlite::Error> {
         let platform = self.platform.iter().filter_map(|skill| {
             let name = SkillName::new(skill.name.as_str()).ok()?;
-            Some(SkillOutline { name, scripts: scripts(skill.files.clone()), has_prompt: true })
+            Some(SkillOutline { name, scripts: only_scripts(skill.files.clone()), has_prompt: true })
         });
-        let custom = self.brain.custom_outlines()?.into_iter().map(|outline| {
-            let scripts = outline.scripts.iter().map(|script| format!("{SCRIPTS}{script}")).collect();
+        let custom = self.brain.custom_skill_outlines()?.into_iter().map(|outline| {
+            let scripts = outline.scripts.iter().map(|script| format!("{SCRIPTS_PREFIX}{script}")).collect();
             SkillOutline { scripts, ..outline }
         });
         let all = platform.chain(custom).map(|outline| (outline.name.to_string(), outline));
@@ -118,20 +118,20 @@ impl Skill {
         match self {
             Self::Platform(skill) => skill.files.clone(),
             Self::Custom(skill) => {
-                skill.definition.scripts.keys().map(|name| format!("{SCRIPTS}{name}")).collect()
+                skill.definition.scripts.keys().map(|name| format!("{SCRIPTS_PREFIX}{name}")).collect()
             }
         }
     }
 
     /// Those of them that are scripts.
     pub(crate) fn scripts(&self) -> Vec<String> {
-        scripts(self.files())
+        only_scripts(self.files())
     }
 
     /// The whole skill; none where its name could not be asked for. Of the catalog's its files are read now: those of
     /// its scripts that are text, up to [`MAX_SCRIPTS_BYTES`] in all. `now` stands for when its `SKILL.md` was written
     /// where nobody can tell. Blocks.
-    pub(crate) fn whole(self, now: Timestamp) -> Option<skills::Skill> {
+    pub(crate) fn into_contract(self, now: Timestamp) -> Option<skills::Skill> {
         match self {
             Self::Custom(skill) => {
                 let CustomSkill { name, definition, created_at, updated_at } = *skill;
@@ -151,17 +151,17 @@ impl Skill {
             }
             Self::Platform(skill) => {
                 let SkillSummary { name, description, category, capabilities, source } = summary(&skill)?;
-                let written_at = written_at(&skill).unwrap_or(now);
+                let modified_at = modified_at(&skill).unwrap_or(now);
                 Some(skills::Skill {
                     name,
                     description,
                     category,
                     prompt: Some(skill.body.clone()),
                     capabilities,
-                    scripts: texts(&skill),
+                    scripts: script_texts(&skill),
                     source,
-                    created_at: written_at,
-                    updated_at: written_at,
+                    created_at: modified_at,
+                    updated_at: modified_at,
                 })
             }
         }
@@ -169,8 +169,8 @@ impl Skill {
 }
 
 /// Those of a skill's files that are scripts.
-fn scripts(mut files: Vec<String>) -> Vec<String> {
-    files.retain(|file| file.starts_with(SCRIPTS));
+fn only_scripts(mut files: Vec<String>) -> Vec<String> {
+    files.retain(|file| file.starts_with(SCRIPTS_PREFIX));
     files
 }
 
@@ -197,19 +197,19 @@ fn capabilities(skill: &SkillSpec) -> Vec<String> {
 }
 
 /// When the `SKILL.md` of a skill of the catalog was written.
-fn written_at(skill: &SkillSpec) -> Option<Timestamp> {
-    let modified = std::fs::metadata(skill.folder.join(folder::SKILL_FILE)).ok()?.modified().ok()?;
+fn modified_at(skill: &SkillSpec) -> Option<Timestamp> {
+    let modified = std::fs::metadata(skill.folder.join(skill_format::SKILL_FILE)).ok()?.modified().ok()?;
     let since = modified.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(Timestamp::from_unix_ms(i64::try_from(since.as_millis()).ok()?))
 }
 
 /// What the scripts of a skill of the catalog say, by their paths in its folder for them.
-fn texts(skill: &SkillSpec) -> BTreeMap<String, String> {
+fn script_texts(skill: &SkillSpec) -> BTreeMap<String, String> {
     let mut left = MAX_SCRIPTS_BYTES;
     let mut texts = BTreeMap::new();
     for file in &skill.files {
-        let Some(name) = file.strip_prefix(SCRIPTS) else { continue };
-        let Ok(bytes) = read(skill, file, left) else { continue };
+        let Some(name) = file.strip_prefix(SCRIPTS_PREFIX) else { continue };
+        let Ok(bytes) = read_skill_file(skill, file, left) else { continue };
         if let Ok(text) = String::from_utf8(bytes) {
             left -= text.len();
             texts.insert(name.to_owned(), text);
@@ -219,10 +219,10 @@ fn texts(skill: &SkillSpec) -> BTreeMap<String, String> {
 }
 
 /// What a file of a skill of the catalog holds, if that is at most so many bytes.
-fn read(skill: &SkillSpec, file: &str, most: usize) -> io::Result<Vec<u8>> {
+fn read_skill_file(skill: &SkillSpec, file: &str, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    catalog::open(&skill.folder.join(file))?.take(limit).read_to_end(&mut bytes)?;
+    catalog::open_regular_file(&skill.folder.join(file))?.take(limit).read_to_end(&mut bytes)?;
     if bytes.len() > most {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is too large"));
     }

@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use contract::event::Event;
 use contract::{MessageId, TaskId, Timestamp};
-use leash::{Helper, Leash, Settings};
+use leash::{HelperCommand, Sandbox, Settings};
 use serde_json::Value;
 use service::clock::{Clock, Sleep, SystemClock};
 
-use crate::brain::steps::{Base, Opened, TurnOptions};
-use crate::channel::Reader;
+use crate::event_log::EventReader;
+use crate::store::steps::{Opened, TurnBase, TurnOptions};
 
 /// An event as it stood on the wire.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct SseEvent {
     /// The `id:` line.
     pub(crate) id: Option<i64>,
     /// The `event:` line.
@@ -26,7 +26,7 @@ pub(crate) struct Seen {
     pub(crate) data: Value,
 }
 
-impl Seen {
+impl SseEvent {
     pub(crate) fn ts(&self) -> i64 {
         self.data["ts"].as_i64().unwrap()
     }
@@ -42,7 +42,7 @@ impl Seen {
 }
 
 /// Reads what stood on the wire. Anything but whole events in the documented form panics.
-pub(crate) fn parse_sse(wire: &[u8]) -> Vec<Seen> {
+pub(crate) fn parse_sse(wire: &[u8]) -> Vec<SseEvent> {
     let text = std::str::from_utf8(wire).unwrap();
     let Some(text) = text.strip_suffix("\n\n") else {
         assert!(text.is_empty(), "half an event: {text}");
@@ -51,8 +51,8 @@ pub(crate) fn parse_sse(wire: &[u8]) -> Vec<Seen> {
     text.split("\n\n").map(parse_event).collect()
 }
 
-fn parse_event(text: &str) -> Seen {
-    let mut seen = Seen { id: None, kind: String::new(), data: Value::Null };
+fn parse_event(text: &str) -> SseEvent {
+    let mut seen = SseEvent { id: None, kind: String::new(), data: Value::Null };
     for line in text.lines() {
         match line.split_once(": ").unwrap() {
             ("id", id) => seen.id = Some(id.parse().unwrap()),
@@ -66,9 +66,9 @@ fn parse_event(text: &str) -> Seen {
 }
 
 /// The next events of `reader`, heartbeats left out; none at its end.
-pub(crate) async fn next_events(reader: &mut Reader) -> Option<Vec<Seen>> {
+pub(crate) async fn next_events(reader: &mut EventReader) -> Option<Vec<SseEvent>> {
     loop {
-        let mut events = parse_sse(&within(reader.next()).await.unwrap()?);
+        let mut events = parse_sse(&with_deadline(reader.next()).await.unwrap()?);
         events.retain(|event| event.kind != "heartbeat");
         if !events.is_empty() {
             return Some(events);
@@ -77,7 +77,7 @@ pub(crate) async fn next_events(reader: &mut Reader) -> Option<Vec<Seen>> {
 }
 
 /// All that `reader` reads to its end.
-pub(crate) async fn read_all(mut reader: Reader) -> Vec<Seen> {
+pub(crate) async fn read_all(mut reader: EventReader) -> Vec<SseEvent> {
     let mut all = Vec::new();
     while let Some(events) = next_events(&mut reader).await {
         all.extend(events);
@@ -86,7 +86,10 @@ pub(crate) async fn read_all(mut reader: Reader) -> Vec<Seen> {
 }
 
 /// Reads until an event is as `wanted` says, that one included.
-pub(crate) async fn read_until(reader: &mut Reader, wanted: impl Fn(&Seen) -> bool) -> Vec<Seen> {
+pub(crate) async fn read_until(
+    reader: &mut EventReader,
+    wanted: impl Fn(&SseEvent) -> bool,
+) -> Vec<SseEvent> {
     let mut all = Vec::new();
     while !all.iter().any(&wanted) {
         let Some(events) = next_events(reader).await else { panic!("the stream ended before: {all:#?}") };
@@ -97,7 +100,7 @@ pub(crate) async fn read_until(reader: &mut Reader, wanted: impl Fn(&Seen) -> bo
 
 /// The text that a client shows which knows nothing but the deltas' concatenation, unless it honours
 /// `void_after`.
-pub(crate) fn shown_text(events: &[Seen], honour_void_after: bool) -> String {
+pub(crate) fn rendered_text(events: &[SseEvent], honour_void_after: bool) -> String {
     let mut shown: Vec<(i64, &str)> = Vec::new();
     for event in events {
         match (event.kind.as_str(), event.phase()) {
@@ -113,19 +116,19 @@ pub(crate) fn shown_text(events: &[Seen], honour_void_after: bool) -> String {
 }
 
 /// `future`, which must be ready long before a person would lose patience.
-pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+pub(crate) async fn with_deadline<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("ready within 20 s")
 }
 
 /// What a call gives that blocks, which must come as soon. One that waits without end is left behind in its thread.
-pub(crate) fn blocks_within<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) fn with_deadline_blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(call()));
     told.recv_timeout(Duration::from_secs(20)).expect("ready within 20 s")
 }
 
 /// Puts a pipe that nobody writes to in the place of a file.
-pub(crate) fn put_pipe(file: &Path) {
+pub(crate) fn replace_with_fifo(file: &Path) {
     use rustix::fs::{CWD, FileType, Mode};
     std::fs::remove_file(file).unwrap();
     rustix::fs::mknodat(CWD, file, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -137,8 +140,8 @@ pub(crate) fn task_id(name: &str) -> TaskId {
 
 /// What runs programs in tests: confined where this machine can. This very test program is the helper, as which it
 /// runs nothing but [`leash_helper`].
-pub(crate) fn leash(workspace: &Path, readable: &[&Path]) -> Arc<Leash> {
-    Arc::new(Leash::new(Settings {
+pub(crate) fn test_sandbox(workspace: &Path, readable: &[&Path]) -> Arc<Sandbox> {
+    Arc::new(Sandbox::new(Settings {
         helper: own_helper(),
         workspace: workspace.to_owned(),
         readable: readable.iter().map(|path| (*path).to_owned()).collect(),
@@ -148,15 +151,15 @@ pub(crate) fn leash(workspace: &Path, readable: &[&Path]) -> Arc<Leash> {
 }
 
 /// How this very test program is started as a helper.
-pub(crate) fn own_helper() -> Helper {
+pub(crate) fn own_helper() -> HelperCommand {
     let args = ["--exact", "testing::leash_helper", "--test-threads=1"].map(Into::into);
-    Helper { program: std::env::current_exe().unwrap(), args: args.into() }
+    HelperCommand { program: std::env::current_exe().unwrap(), args: args.into() }
 }
 
 /// Whether this machine can confine programs. What needs that is skipped where it cannot.
 pub(crate) fn can_confine() -> bool {
     let folder = tempfile::tempdir().unwrap();
-    let can = leash(folder.path(), &[folder.path()]).confinement().enforced;
+    let can = test_sandbox(folder.path(), &[folder.path()]).confinement().enforced;
     let required = std::env::var("ROUNDHOUSE_REQUIRE_ALL").is_ok_and(|value| value == "1");
     assert!(can || !required, "programs cannot be confined here, and ROUNDHOUSE_REQUIRE_ALL=1");
     if !can {
@@ -167,7 +170,7 @@ pub(crate) fn can_confine() -> bool {
 
 /// Whether this machine can run tool servers that are written in Python, where the leash finds it. What needs that is
 /// skipped where it cannot.
-pub(crate) fn can_serve() -> bool {
+pub(crate) fn can_run_python_servers() -> bool {
     let found = ["/usr/local/bin", "/usr/bin", "/bin"];
     let has = found.iter().any(|folder| Path::new(folder).join("python3").exists());
     let required = std::env::var("ROUNDHOUSE_REQUIRE_ALL").is_ok_and(|value| value == "1");
@@ -186,51 +189,51 @@ fn leash_helper() {
     }
 }
 
-/// The longest sleep that [`HastyClock`] lets pass; heartbeats are longer.
-const SHORT: Duration = Duration::from_secs(10);
+/// The longest sleep that [`SkippingClock`] lets pass; heartbeats are longer.
+const MAX_SKIPPED_SLEEP: Duration = Duration::from_secs(10);
 
 /// A clock on which short sleeps pass at once, and long ones never. It notes both.
-pub(crate) struct HastyClock {
+pub(crate) struct SkippingClock {
     system: SystemClock,
-    slept: Mutex<Vec<Duration>>,
-    asleep: Mutex<Vec<Duration>>,
+    skipped_sleeps: Mutex<Vec<Duration>>,
+    pending_sleeps: Mutex<Vec<Duration>>,
     /// How far the wall clock was set ahead, in milliseconds.
     ahead_ms: AtomicI64,
 }
 
-impl HastyClock {
+impl SkippingClock {
     pub(crate) fn new() -> Self {
         Self {
             system: SystemClock::new(),
-            slept: Mutex::default(),
-            asleep: Mutex::default(),
+            skipped_sleeps: Mutex::default(),
+            pending_sleeps: Mutex::default(),
             ahead_ms: AtomicI64::new(0),
         }
     }
 
     /// Lets time pass. Nobody wakes by it.
-    pub(crate) fn pass(&self, duration: Duration) {
-        self.slept.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
+    pub(crate) fn advance(&self, duration: Duration) {
+        self.skipped_sleeps.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
     }
 
     /// Sets the wall clock ahead, as a time server may. No time passes by it.
-    pub(crate) fn set_ahead(&self, duration: Duration) {
+    pub(crate) fn advance_wall_clock(&self, duration: Duration) {
         self.ahead_ms.fetch_add(i64::try_from(duration.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
     /// Waits until somebody sleeps for `duration`, a long one.
-    pub(crate) async fn asleep_for(&self, duration: Duration) {
-        self.asleep_times(1, duration..=duration).await;
+    pub(crate) async fn wait_for_sleep(&self, duration: Duration) {
+        self.wait_for_sleeps(1, duration..=duration).await;
     }
 
     /// Waits until so many long sleeps of this length have begun.
-    pub(crate) async fn asleep_times(&self, times: usize, length: RangeInclusive<Duration>) {
-        let slept = || {
-            let asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
-            asleep.iter().filter(|sleep| length.contains(sleep)).count()
+    pub(crate) async fn wait_for_sleeps(&self, times: usize, length: RangeInclusive<Duration>) {
+        let skipped_sleeps = || {
+            let pending_sleeps = self.pending_sleeps.lock().unwrap_or_else(PoisonError::into_inner);
+            pending_sleeps.iter().filter(|sleep| length.contains(sleep)).count()
         };
-        within(async {
-            while slept() < times {
+        with_deadline(async {
+            while skipped_sleeps() < times {
                 tokio::task::yield_now().await;
             }
         })
@@ -238,32 +241,32 @@ impl HastyClock {
     }
 
     /// The short sleeps so far.
-    pub(crate) fn slept(&self) -> Vec<Duration> {
-        self.slept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn skipped_sleeps(&self) -> Vec<Duration> {
+        self.skipped_sleeps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn skipped(&self) -> Duration {
-        self.slept().iter().sum()
+    fn total_skipped(&self) -> Duration {
+        self.skipped_sleeps().iter().sum()
     }
 }
 
-impl Clock for HastyClock {
+impl Clock for SkippingClock {
     fn now(&self) -> Timestamp {
-        let skipped = i64::try_from(self.skipped().as_millis()).unwrap();
+        let skipped = i64::try_from(self.total_skipped().as_millis()).unwrap();
         Timestamp::from_unix_ms(self.system.now().unix_ms() + skipped + self.ahead_ms.load(Ordering::Relaxed))
     }
 
     fn monotonic(&self) -> Duration {
-        self.system.monotonic() + self.skipped()
+        self.system.monotonic() + self.total_skipped()
     }
 
     fn sleep(&self, duration: Duration) -> Sleep<'_> {
         Box::pin(async move {
-            if duration > SHORT {
-                self.asleep.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
+            if duration > MAX_SKIPPED_SLEEP {
+                self.pending_sleeps.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
                 return std::future::pending().await;
             }
-            self.pass(duration);
+            self.advance(duration);
         })
     }
 }
@@ -276,21 +279,21 @@ pub(crate) fn opened(message: &str) -> Opened {
         message: message.into(),
         media: Vec::new(),
         options: TurnOptions { max_turns: 50, super_thinking: false, direct: false },
-        base: Base::End,
+        base: TurnBase::End,
     }
 }
 
 /// What this thread logs as long as this is there.
-pub(crate) struct Logged {
-    written: Written,
+pub(crate) struct LogCapture {
+    buffer: LogBuffer,
     _logging: tracing::subscriber::DefaultGuard,
     _other: tracing::Dispatch,
 }
 
-impl Logged {
+impl LogCapture {
     /// From now on, and from this level on.
     pub(crate) fn start(level: tracing::Level) -> Self {
-        let written = Written::default();
+        let written = LogBuffer::default();
         let writer = written.clone();
         let subscriber = tracing_subscriber::fmt()
             .with_ansi(false)
@@ -300,19 +303,19 @@ impl Logged {
         // While there is one subscriber only, an event that another test's thread meets first counts as wanted by nobody.
         let other = tracing::Dispatch::new(tracing_subscriber::registry());
         let logging = tracing::subscriber::set_default(subscriber);
-        Self { written, _logging: logging, _other: other }
+        Self { buffer: written, _logging: logging, _other: other }
     }
 
     pub(crate) fn text(&self) -> String {
-        let written = self.written.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = self.buffer.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&written).into_owned()
     }
 }
 
 #[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
+struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl std::io::Write for Written {
+impl std::io::Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
         Ok(bytes.len())

@@ -12,32 +12,32 @@ use tokio::sync::Semaphore;
 /// How many reads of the brain run at once. Most wait for the same connection.
 pub(crate) const BRAIN_THREADS: usize = 4;
 /// How many turns are opened at once, apart from all other reads.
-pub(crate) const OPENING_THREADS: usize = 2;
+pub(crate) const TURN_OPEN_THREADS: usize = 2;
 /// How many accesses to files of the workspace run at once.
 pub(crate) const FILE_THREADS: usize = 4;
 /// How many large bodies of requests are parsed at once.
-pub(crate) const BODY_THREADS: usize = 2;
+pub(crate) const BODY_PARSE_THREADS: usize = 2;
 /// How many web pages are turned into text at once.
-pub(crate) const PAGE_THREADS: usize = 2;
+pub(crate) const PAGE_PARSE_THREADS: usize = 2;
 /// How many names are looked up at once for web pages, whose names anybody may have chosen.
-pub(crate) const PAGE_NAME_THREADS: usize = 8;
+pub(crate) const PAGE_DNS_THREADS: usize = 8;
 /// The same for servers that the operator named: tool servers with their authorization servers, and catalog tools.
-pub(crate) const SERVER_NAME_THREADS: usize = 4;
+pub(crate) const SERVER_DNS_THREADS: usize = 4;
 /// The same for model providers: a name has half of them at most, so one that is silent leaves two for those that stand in
 /// for it.
-pub(crate) const PROVIDER_NAME_THREADS: usize = 4;
+pub(crate) const PROVIDER_DNS_THREADS: usize = 4;
 /// How many are left for what has no lane: it is short, or there is little of it at once.
 const OTHER_THREADS: usize = 8;
 
 /// How many there may be.
-const MAX_THREADS: usize = BRAIN_THREADS
-    + OPENING_THREADS
+const MAX_BLOCKING_THREADS: usize = BRAIN_THREADS
+    + TURN_OPEN_THREADS
     + FILE_THREADS
-    + BODY_THREADS
-    + PAGE_THREADS
-    + PAGE_NAME_THREADS
-    + SERVER_NAME_THREADS
-    + PROVIDER_NAME_THREADS
+    + BODY_PARSE_THREADS
+    + PAGE_PARSE_THREADS
+    + PAGE_DNS_THREADS
+    + SERVER_DNS_THREADS
+    + PROVIDER_DNS_THREADS
     + OTHER_THREADS;
 
 /// What an engine runs on.
@@ -48,7 +48,7 @@ pub fn runtime() -> std::io::Result<Runtime> {
     // Two workers stream while one computes; more would only cost an idle engine memory.
     Builder::new_multi_thread()
         .worker_threads(2)
-        .max_blocking_threads(MAX_THREADS)
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
         // A thread that was once needed keeps its memory.
         .thread_keep_alive(Duration::from_secs(1))
         .enable_all()
@@ -61,7 +61,7 @@ pub(crate) struct Lane(Arc<Semaphore>);
 
 impl Lane {
     /// A lane in which so many works run at once.
-    pub(crate) fn of(threads: usize) -> Self {
+    pub(crate) fn new(threads: usize) -> Self {
         Self(Arc::new(Semaphore::new(threads)))
     }
 

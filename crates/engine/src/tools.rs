@@ -2,24 +2,24 @@
 //!
 //! A tool that fails tells the model why; nothing that a tool does ends the turn or the engine.
 
+pub(crate) mod approval;
 mod ask_user;
-mod branching;
 mod command;
+mod exposed_tools;
 mod files;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub(crate) mod grants;
 mod http_tool;
-pub(crate) mod leave;
 mod load_skill;
 mod memory_save;
 mod memory_search;
-mod offer;
-mod program;
+mod process;
 mod read;
-#[cfg(test)]
-pub(crate) mod rig;
 mod run_agent;
 mod run_skill_script;
 mod schema;
+mod schema_cost;
 mod shell;
 mod spill;
 mod tool_search;
@@ -33,34 +33,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use contract::{CallId, MemoryId};
 use futures::future::BoxFuture;
-use leash::Leash;
+use leash::Sandbox;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::brain::{Brain, TaskRow, ToKnow};
-use crate::catalog::{AgentSpec, Catalog, CatalogTool, Permissions, Runs};
+use crate::catalog::{AgentSpec, Catalog, CatalogTool, Permissions, ToolImplementation};
+use crate::llm::ToolSpec;
 use crate::memory_budget::MemoryBudget;
-use crate::models::ToolSpec;
-use crate::skills::{Shelf, Skills};
+use crate::skills::{SkillDirs, Skills};
+use crate::store::{Brain, KnowledgeDraft, TaskRow};
 
 pub(crate) use ask_user::NAME as ASK_USER;
+pub(crate) use exposed_tools::ExposedTools;
 pub use http_tool::HttpCall;
 pub(crate) use load_skill::NAME as LOAD_SKILL;
 pub(crate) use memory_save::NAME as MEMORY_SAVE;
 pub(crate) use memory_search::NAME as MEMORY_SEARCH;
-pub(crate) use offer::Offer;
-pub use program::Places;
+pub use process::ProcessPermits;
 pub use run_agent::Delegation;
 pub(crate) use run_agent::NAME as RUN_AGENT;
 pub(crate) use run_skill_script::NAME as RUN_SKILL_SCRIPT;
 pub(crate) use schema::Schema;
-pub(crate) use spill::Outputs;
-pub use web::Allowed;
-pub(crate) use web::{chain, read_body, special};
-pub(crate) use working_memory::{NAME as WORKING_MEMORY_SET, check_memory};
+pub(crate) use spill::SpillDir;
+pub use web::WebAllowlist;
+pub(crate) use web::{error_chain, read_body, special_purpose};
+pub(crate) use working_memory::{NAME as WORKING_MEMORY_SET, validate_working_memory};
 
 /// The names of the built-in tools, whether they are offered or not: no other tool may have one of them.
-pub(crate) const BUILT_IN: [&str; 15] = [
+pub(crate) const BUILT_IN_NAMES: [&str; 15] = [
     WORKING_MEMORY_SET,
     MEMORY_SEARCH,
     MEMORY_SAVE,
@@ -75,7 +75,7 @@ pub(crate) const BUILT_IN: [&str; 15] = [
     web_fetch::NAME,
     RUN_AGENT,
     tool_search::NAME,
-    offer::TOOL_CALL,
+    exposed_tools::TOOL_CALL,
 ];
 
 /// A tool.
@@ -92,8 +92,8 @@ pub trait Tool: Send + Sync {
 
     /// What a person is told of a call that wants leave: what will happen, in words that they can judge. It may
     /// look at what is there now. Blocks.
-    fn leave_for(&self, input: &Value) -> String {
-        leave::plain(&self.spec().name, input)
+    fn approval_prompt(&self, input: &Value) -> String {
+        approval::default_prompt(&self.spec().name, input)
     }
 
     /// A hash of what it is and where it works: what a person allows for good holds for as long as that stays the same.
@@ -108,13 +108,13 @@ pub trait Tool: Send + Sync {
     }
 
     /// Whether it is a tool of a connected server: such tools are searched for where there are too many.
-    fn is_of_server(&self) -> bool {
+    fn is_mcp_tool(&self) -> bool {
         false
     }
 
     /// How many bytes of what a call gives the model is told whole; of more it is told the ends, and where the rest is.
-    fn most_whole(&self, _input: &Value) -> usize {
-        spill::MAX_INLINE
+    fn inline_limit(&self, _input: &Value) -> usize {
+        spill::MAX_INLINE_BYTES
     }
 
     /// The command that a call of it runs, if it runs commands: a person's `always` covers only those that begin
@@ -124,7 +124,7 @@ pub trait Tool: Send + Sync {
     }
 
     /// The sub-agent that a call of it runs, or why it cannot; none for a tool that runs by itself.
-    fn delegates(&self, _input: &Value) -> Option<Result<Delegation, ToolError>> {
+    fn sub_agent(&self, _input: &Value) -> Option<Result<Delegation, ToolError>> {
         None
     }
 
@@ -166,12 +166,12 @@ pub struct Invocation {
     /// What the model gave it, a JSON object.
     pub input: Value,
     /// The answers to what it asked so far, oldest first.
-    pub answers: Vec<PersonsAnswer>,
+    pub answers: Vec<HumanAnswer>,
 }
 
 /// A person's answer to what a tool asked. What else the person said reaches the model by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PersonsAnswer {
+pub struct HumanAnswer {
     /// The answer.
     pub answer: String,
 }
@@ -202,7 +202,7 @@ pub struct ToolOutput {
     /// What it changes in the task's working memory, committed together with the result.
     pub working_memory: Vec<(String, Value)>,
     /// What is to be known beyond the task, committed together with the result. The engine says where it came from.
-    pub knowledge: Option<(MemoryId, ToKnow)>,
+    pub knowledge: Option<(MemoryId, KnowledgeDraft)>,
 }
 
 /// Why a tool failed, as the model is told.
@@ -212,7 +212,7 @@ pub struct ToolError(pub String);
 
 /// What the built-in tools work with.
 #[derive(Clone)]
-pub struct Setup {
+pub struct ToolDeps {
     /// The folder that the tools for files work in.
     pub workspace: PathBuf,
     /// What the agent remembers.
@@ -220,15 +220,15 @@ pub struct Setup {
     /// What the product gives the agent.
     pub catalog: Catalog,
     /// Where the user's own skills are laid out for programs.
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) skill_dirs: Arc<SkillDirs>,
     /// What runs programs; without it tools that run some are not offered.
-    pub leash: Option<Arc<Leash>>,
+    pub sandbox: Option<Arc<Sandbox>>,
     /// Where programs run at once.
-    pub places: Places,
+    pub process_permits: ProcessPermits,
     /// What of the web may be reached although it is not public.
-    pub web: Allowed,
+    pub web_allowlist: WebAllowlist,
     /// What large things may take of the memory.
-    pub(crate) memory: MemoryBudget,
+    pub(crate) memory_budget: MemoryBudget,
 }
 
 /// The tools at hand.
@@ -238,12 +238,12 @@ pub struct Toolbox {
     schemas: Vec<Schema>,
     permissions: Permissions,
     /// What a model with such a context window is told: made once, for there may be many tools.
-    offer: Mutex<Option<(u64, Arc<Offer>)>>,
+    exposed_cache: Mutex<Option<(u64, Arc<ExposedTools>)>>,
 }
 
 impl Toolbox {
     /// The built-in tools, and behind them those of the catalog.
-    pub fn built_in(setup: &Setup) -> Self {
+    pub fn built_in(setup: &ToolDeps) -> Self {
         let workspace = files::Workspace::new(&setup.workspace);
         let mut tools: Vec<Arc<dyn Tool>> = vec![
             Arc::new(working_memory::WorkingMemorySet),
@@ -254,29 +254,36 @@ impl Toolbox {
             Arc::new(read::ListFiles(workspace.clone())),
             Arc::new(write::WriteFile(workspace.clone())),
             Arc::new(write::EditFile(workspace.clone())),
-            Arc::new(web_fetch::WebFetch::new(web::Web::new(setup.web.clone(), setup.memory.clone()))),
+            Arc::new(web_fetch::WebFetch::new(web::WebClient::new(
+                setup.web_allowlist.clone(),
+                setup.memory_budget.clone(),
+            ))),
         ];
         let Catalog { skills, permissions, .. } = &setup.catalog;
         // Offered also while there are no skills: the user may make some in the middle of a task.
         let skills = Skills::new(skills.clone(), setup.brain.clone());
         tools.push(Arc::new(load_skill::LoadSkill(skills.clone())));
-        let usable = setup.leash.as_ref().filter(|leash| leash.is_usable());
+        let usable = setup.sandbox.as_ref().filter(|leash| leash.is_usable());
         let programs = usable.map(|leash| {
-            program::Programs::new(Arc::clone(leash), Outputs::new(&setup.workspace), setup.places.clone())
+            process::ProcessRunner::new(
+                Arc::clone(leash),
+                SpillDir::new(&setup.workspace),
+                setup.process_permits.clone(),
+            )
         });
         if let Some(programs) = &programs {
-            let network = permissions.network(run_skill_script::NAME);
-            let shelf = Arc::clone(&setup.shelf);
+            let network = permissions.allows_network(run_skill_script::NAME);
+            let shelf = Arc::clone(&setup.skill_dirs);
             let run = run_skill_script::RunSkillScript::new(skills, shelf, programs.clone(), network);
             tools.push(Arc::new(run));
             tools.push(Arc::new(shell::Shell::new(
                 programs.clone(),
                 workspace,
-                permissions.network("shell"),
+                permissions.allows_network("shell"),
             )));
         }
         let catalog = setup.catalog.tools.iter();
-        tools.extend(catalog.filter_map(|tool| of_catalog(tool, programs.as_ref(), &setup.memory)));
+        tools.extend(catalog.filter_map(|tool| catalog_tool(tool, programs.as_ref(), &setup.memory_budget)));
         Self::new(tools, permissions.clone())
     }
 
@@ -291,28 +298,28 @@ impl Toolbox {
     }
 
     /// These tools, and behind them those of servers.
-    pub(crate) fn with_servers(&self, of_servers: Vec<Arc<dyn Tool>>) -> Self {
+    pub(crate) fn with_mcp_tools(&self, of_servers: Vec<Arc<dyn Tool>>) -> Self {
         Self::new(self.tools.iter().cloned().chain(of_servers).collect(), self.permissions.clone())
     }
 
     /// These tools, in this order, on which the operator has decided so.
     pub fn new(mut tools: Vec<Arc<dyn Tool>>, permissions: Permissions) -> Self {
-        let of_servers: Vec<_> = tools.iter().filter(|tool| tool.is_of_server()).cloned().collect();
+        let of_servers: Vec<_> = tools.iter().filter(|tool| tool.is_mcp_tool()).cloned().collect();
         if !of_servers.is_empty() && tools.iter().all(|tool| tool.spec().name != tool_search::NAME) {
             tools.push(Arc::new(tool_search::ToolSearch::new(of_servers)));
         }
         let names = tools.iter().map(|tool| tool.spec().name).collect();
         let schemas = tools.iter().map(|_| Schema::default()).collect();
-        Self { tools, names, schemas, permissions, offer: Mutex::default() }
+        Self { tools, names, schemas, permissions, exposed_cache: Mutex::default() }
     }
 
     /// What the agent's model is told, if its context window has so many tokens.
-    pub(crate) fn offer(&self, window: u64) -> Arc<Offer> {
-        let mut made = self.offer.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn exposed_tools(&self, window: u64) -> Arc<ExposedTools> {
+        let mut made = self.exposed_cache.lock().unwrap_or_else(PoisonError::into_inner);
         match &*made {
             Some((its, offer)) if *its == window => Arc::clone(offer),
             _ => {
-                let offer = Arc::new(Offer::new(&self.allowed(|_| true), window));
+                let offer = Arc::new(ExposedTools::new(&self.allowed(|_| true), window));
                 *made = Some((window, Arc::clone(&offer)));
                 offer
             }
@@ -320,17 +327,17 @@ impl Toolbox {
     }
 
     /// What a sub-agent's model is told of the tools that it may call. It runs no agents of its own.
-    pub(crate) fn offer_for(&self, agent: &AgentSpec, window: u64) -> Offer {
+    pub(crate) fn exposed_tools_for(&self, agent: &AgentSpec, window: u64) -> ExposedTools {
         let may = |name: &String| {
             let listed = |globs: &Vec<String>| globs.iter().any(|glob| glob_matches(glob, name));
             // The search is told of only where there is something to find.
             name == tool_search::NAME || (name != RUN_AGENT && agent.tools.as_ref().is_none_or(listed))
         };
-        Offer::new(&self.allowed(may), window)
+        ExposedTools::new(&self.allowed(may), window)
     }
 
     /// Whether the tool `name` is there and not denied.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn is_available(&self, name: &str) -> bool {
         self.find(name).is_some_and(|tool| self.permission(name, &*tool) != Permission::Deny)
     }
 
@@ -352,15 +359,15 @@ impl Toolbox {
 
     /// Whether a tool may be used: as the catalog has it, else as is usual for the tool.
     pub fn permission(&self, name: &str, tool: &dyn Tool) -> Permission {
-        match (self.permissions.decided(name), tool.permission()) {
+        match (self.permissions.decision(name), tool.permission()) {
             // Of a file that could not be read nobody knows that it allows more.
             (_, Permission::Deny) if self.permissions.unreadable => Permission::Deny,
-            (decided, usual) => decided.unwrap_or(usual),
+            (decision, primary) => decision.unwrap_or(primary),
         }
     }
 
     /// Whether a tool may be used where nobody could be asked.
-    pub(crate) fn may_run_unasked(&self, name: &str, tool: &dyn Tool) -> bool {
+    pub(crate) fn may_run_unattended(&self, name: &str, tool: &dyn Tool) -> bool {
         !self.permissions.unreadable && self.permission(name, tool) != Permission::Deny
     }
 
@@ -373,24 +380,24 @@ impl Toolbox {
     ///
     /// # Errors
     /// For the model: where it is not.
-    pub(crate) fn check(&self, name: &str, input: &Value) -> Result<(), String> {
+    pub(crate) fn validate_input(&self, name: &str, input: &Value) -> Result<(), String> {
         let mut named = self.names.iter().zip(&self.tools).zip(&self.schemas);
         let found = named.find(|((known, _), _)| *known == name);
-        found.map_or(Ok(()), |((_, tool), schema)| schema.check(&tool.spec().input_schema, input))
+        found.map_or(Ok(()), |((_, tool), schema)| schema.validate(&tool.spec().input_schema, input))
     }
 }
 
 /// A tool of the catalog; none where it runs a program and none can be run.
-fn of_catalog(
+fn catalog_tool(
     tool: &Arc<CatalogTool>,
-    programs: Option<&program::Programs>,
+    programs: Option<&process::ProcessRunner>,
     memory: &MemoryBudget,
 ) -> Option<Arc<dyn Tool>> {
-    match &tool.runs {
-        Runs::Command(command) => {
+    match &tool.implementation {
+        ToolImplementation::Command(command) => {
             Some(Arc::new(command::CommandTool::new(Arc::clone(tool), command.clone(), programs?.clone())))
         }
-        Runs::Http(call) => {
+        ToolImplementation::Http(call) => {
             let spec = ToolSpec {
                 name: tool.name.clone(),
                 description: tool.description.clone(),
@@ -422,7 +429,7 @@ pub(crate) fn glob_matches(glob: &str, name: &str) -> bool {
 }
 
 /// Reads a tool's input.
-fn parse<T: DeserializeOwned>(input: Value) -> Result<T, ToolError> {
+fn parse_input<T: DeserializeOwned>(input: Value) -> Result<T, ToolError> {
     serde_json::from_value(input)
         .map_err(|error| ToolError(format!("the input is not as its schema says: {error}")))
 }

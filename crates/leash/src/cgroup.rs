@@ -22,12 +22,12 @@ impl Cgroup {
     }
 
     /// Moves a process into it. Its descendants will be in it too.
-    pub(crate) fn admit(&self, pid: u32) -> std::io::Result<()> {
+    pub(crate) fn add_process(&self, pid: u32) -> std::io::Result<()> {
         fs::write(self.folder.join("cgroup.procs"), pid.to_string())
     }
 
     /// Lets none of it fork any more.
-    pub(crate) fn close(&self) {
+    pub(crate) fn forbid_forks(&self) {
         // Without this, ending them all takes a few more sweeps.
         let _ = fs::write(self.folder.join("pids.max"), "0");
     }

@@ -12,14 +12,16 @@ use tokio::net::UnixStream;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::watch;
 
-use crate::wire::{self, Answer, Job, LENGTH, Order, Reached};
-use crate::{Ended, Helper, LeashError};
+use crate::protocol::{
+    self, AppliedIsolation, HelperRequest, HelperResponse, LENGTH_PREFIX_BYTES, ProgramSpec,
+};
+use crate::{ExitStatus, HelperCommand, SandboxError};
 
 /// How long a helper may take until the program runs.
-const START: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a helper that was let go of may take to end everything, before it is ended itself.
-const END: Duration = Duration::from_secs(30);
+const TEARDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A program that runs. Dropped, it ends with all its descendants.
 #[derive(Debug)]
@@ -30,40 +32,40 @@ pub struct Child {
     pub stdout: Option<ChildStdout>,
     /// Its standard error, likewise.
     pub stderr: Option<ChildStderr>,
-    helper: Held,
-    ended: Option<Ended>,
+    helper: HelperProcess,
+    exit_status: Option<ExitStatus>,
 }
 
 impl Child {
     /// Starts a helper, and has it start the program.
     pub(crate) async fn start(
-        helper: &Helper,
-        job: &Job,
-        going: &Arc<Going>,
-    ) -> Result<(Self, Reached), LeashError> {
-        let broken = |error: io::Error| LeashError::Helper(error.to_string());
+        helper: &HelperCommand,
+        job: &ProgramSpec,
+        going: &Arc<PendingTeardowns>,
+    ) -> Result<(Self, AppliedIsolation), SandboxError> {
+        let broken = |error: io::Error| SandboxError::Helper(error.to_string());
         let (theirs, [stdin, stdout, stderr]) = pipes().map_err(broken)?;
-        let mut helper = Held::start(helper, going).map_err(broken)?;
-        let order = wire::encode(&Order::Hold(job.clone())).map_err(broken)?;
+        let mut helper = HelperProcess::spawn(helper, going).map_err(broken)?;
+        let order = protocol::encode(&HelperRequest::Hold(job.clone())).map_err(broken)?;
         let answer = async {
-            helper.order(&order, &theirs).await?;
+            helper.send_request(&order, &theirs).await?;
             drop(theirs);
-            helper.answer().await
+            helper.next_response().await
         };
-        let answer = tokio::time::timeout(START, answer)
+        let answer = tokio::time::timeout(START_TIMEOUT, answer)
             .await
-            .map_err(|_| LeashError::Helper("the helper does not answer".into()))?
-            .map_err(|error| LeashError::Helper(format!("the helper has gone: {error}")))?;
+            .map_err(|_| SandboxError::Helper("the helper does not answer".into()))?
+            .map_err(|error| SandboxError::Helper(format!("the helper has gone: {error}")))?;
         let reached = match answer {
-            Answer::Running(reached) => reached,
-            Answer::NoProgram(reason) => {
+            HelperResponse::Running(reached) => reached,
+            HelperResponse::NoProgram(reason) => {
                 let program =
                     job.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                return Err(LeashError::Program { program, reason });
+                return Err(SandboxError::Program { program, reason });
             }
-            Answer::Failed(reason) => return Err(LeashError::Helper(reason)),
-            Answer::Confined(_) | Answer::Ended(_) => {
-                return Err(LeashError::Helper("the helper answers out of turn".into()));
+            HelperResponse::Failed(reason) => return Err(SandboxError::Helper(reason)),
+            HelperResponse::Confined(_) | HelperResponse::Ended(_) => {
+                return Err(SandboxError::Helper("the helper answers out of turn".into()));
             }
         };
         let child = Self {
@@ -71,7 +73,7 @@ impl Child {
             stdout: Some(ChildStdout::from_std(std::process::ChildStdout::from(stdout)).map_err(broken)?),
             stderr: Some(ChildStderr::from_std(std::process::ChildStderr::from(stderr)).map_err(broken)?),
             helper,
-            ended: None,
+            exit_status: None,
         };
         Ok((child, reached))
     }
@@ -80,18 +82,20 @@ impl Child {
     ///
     /// # Errors
     /// The helper failed.
-    pub async fn wait(&mut self) -> Result<Ended, LeashError> {
-        if let Some(ended) = self.ended {
+    pub async fn wait(&mut self) -> Result<ExitStatus, SandboxError> {
+        if let Some(ended) = self.exit_status {
             return Ok(ended);
         }
-        match self.helper.answer().await {
-            Ok(Answer::Ended(ended)) => {
-                self.ended = Some(ended);
+        match self.helper.next_response().await {
+            Ok(HelperResponse::Ended(ended)) => {
+                self.exit_status = Some(ended);
                 Ok(ended)
             }
-            Ok(Answer::Failed(reason) | Answer::NoProgram(reason)) => Err(LeashError::Helper(reason)),
-            Ok(_) => Err(LeashError::Helper("the helper answers out of turn".into())),
-            Err(error) => Err(LeashError::Helper(format!("the helper has gone: {error}"))),
+            Ok(HelperResponse::Failed(reason) | HelperResponse::NoProgram(reason)) => {
+                Err(SandboxError::Helper(reason))
+            }
+            Ok(_) => Err(SandboxError::Helper("the helper answers out of turn".into())),
+            Err(error) => Err(SandboxError::Helper(format!("the helper has gone: {error}"))),
         }
     }
 }
@@ -109,17 +113,17 @@ fn pipes() -> io::Result<([OwnedFd; 3], [OwnedFd; 3])> {
 
 /// A helper that holds a program as long as this is held.
 #[derive(Debug)]
-struct Held {
+struct HelperProcess {
     /// The life line. Closed, the helper ends what it holds.
     socket: UnixStream,
     /// What came over it and is no whole message yet.
-    heard: Vec<u8>,
-    life: Arc<Life>,
+    read_buffer: Vec<u8>,
+    state: Arc<HelperState>,
 }
 
-impl Held {
+impl HelperProcess {
     /// Starts a helper. A task of its own waits for its end, so that nothing is left of it either.
-    fn start(helper: &Helper, going: &Arc<Going>) -> io::Result<Self> {
+    fn spawn(helper: &HelperCommand, going: &Arc<PendingTeardowns>) -> io::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
         ours.set_nonblocking(true)?;
         let mut process = tokio::process::Command::new(&helper.program)
@@ -129,14 +133,18 @@ impl Held {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let life = Arc::new(Life { phase: watch::Sender::new(Phase::Held), going: Arc::clone(going) });
-        let held = Self { socket: UnixStream::from_std(ours)?, heard: Vec::new(), life: Arc::clone(&life) };
+        let life = Arc::new(HelperState {
+            phase: watch::Sender::new(Phase::Running),
+            pending_teardowns: Arc::clone(going),
+        });
+        let held =
+            Self { socket: UnixStream::from_std(ours)?, read_buffer: Vec::new(), state: Arc::clone(&life) };
         tokio::spawn(async move {
             let mut phases = life.phase.subscribe();
             let let_go = async move {
                 // Its sender lives as long as this task.
-                let _ = phases.wait_for(|phase| *phase == Phase::LetGo).await;
-                tokio::time::sleep(END).await;
+                let _ = phases.wait_for(|phase| *phase == Phase::Released).await;
+                tokio::time::sleep(TEARDOWN_TIMEOUT).await;
             };
             tokio::select! {
                 _ = process.wait() => {}
@@ -146,72 +154,72 @@ impl Held {
                     let _ = process.kill().await;
                 }
             }
-            life.over();
+            life.mark_exited();
         });
         Ok(held)
     }
 
     /// Tells the helper what to run.
-    async fn order(&mut self, order: &[u8], [stdin, stdout, stderr]: &[OwnedFd; 3]) -> io::Result<()> {
-        let (length, rest) = order.split_at(LENGTH.min(order.len()));
+    async fn send_request(&mut self, order: &[u8], [stdin, stdout, stderr]: &[OwnedFd; 3]) -> io::Result<()> {
+        let (length, rest) = order.split_at(LENGTH_PREFIX_BYTES.min(order.len()));
         self.socket.writable().await?;
-        wire::send_pipes(self.socket.as_fd(), length, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
+        protocol::send_pipes(self.socket.as_fd(), length, [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])?;
         self.socket.write_all(rest).await
     }
 
     /// The helper's next answer. It may be dropped and called again.
-    async fn answer(&mut self) -> io::Result<Answer> {
+    async fn next_response(&mut self) -> io::Result<HelperResponse> {
         loop {
-            if let Some((answer, length)) = wire::decode(&self.heard)? {
-                self.heard.drain(..length);
+            if let Some((answer, length)) = protocol::decode(&self.read_buffer)? {
+                self.read_buffer.drain(..length);
                 return Ok(answer);
             }
-            if self.socket.read_buf(&mut self.heard).await? == 0 {
+            if self.socket.read_buf(&mut self.read_buffer).await? == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }
     }
 }
 
-impl Drop for Held {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
-        self.life.let_go();
+        self.state.release();
     }
 }
 
 /// Where a helper is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    Held,
-    LetGo,
-    Over,
+    Running,
+    Released,
+    Exited,
 }
 
 /// A helper's life, known to who holds it and to who waits for its end.
 #[derive(Debug)]
-struct Life {
+struct HelperState {
     phase: watch::Sender<Phase>,
-    going: Arc<Going>,
+    pending_teardowns: Arc<PendingTeardowns>,
 }
 
-impl Life {
-    fn let_go(&self) {
+impl HelperState {
+    fn release(&self) {
         self.phase.send_if_modified(|phase| {
-            if *phase != Phase::Held {
+            if *phase != Phase::Running {
                 return false;
             }
-            *phase = Phase::LetGo;
-            self.going.add(1);
+            *phase = Phase::Released;
+            self.pending_teardowns.add(1);
             true
         });
     }
 
-    fn over(&self) {
+    fn mark_exited(&self) {
         self.phase.send_if_modified(|phase| {
-            if *phase == Phase::LetGo {
-                self.going.add(-1);
+            if *phase == Phase::Released {
+                self.pending_teardowns.add(-1);
             }
-            *phase = Phase::Over;
+            *phase = Phase::Exited;
             true
         });
     }
@@ -219,17 +227,17 @@ impl Life {
 
 /// How many helpers were let go of and are not gone yet.
 #[derive(Debug, Default)]
-pub(crate) struct Going {
+pub(crate) struct PendingTeardowns {
     count: watch::Sender<isize>,
 }
 
-impl Going {
+impl PendingTeardowns {
     fn add(&self, change: isize) {
         self.count.send_modify(|count| *count += change);
     }
 
     /// Waits until there are none.
-    pub(crate) async fn gone(&self) {
+    pub(crate) async fn drained(&self) {
         // Its sender lives as long as this.
         let _ = self.count.subscribe().wait_for(|count| *count <= 0).await;
     }

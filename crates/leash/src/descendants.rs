@@ -18,11 +18,11 @@ pub(crate) struct Process {
     /// How many threads it has.
     pub threads: u32,
     /// The time it has computed, in clock ticks.
-    pub busy: u64,
+    pub cpu_ticks: u64,
     /// When it began, in clock ticks since the machine did: with its id, this tells it from a later one.
-    pub began: u64,
+    pub start_ticks: u64,
     /// The pages it has in memory.
-    pub pages: u64,
+    pub resident_pages: u64,
 }
 
 impl Process {
@@ -41,32 +41,36 @@ impl Process {
             pid,
             parent: fields.get(1)?.parse().ok()?,
             threads: u32::try_from(number(20)?).ok()?,
-            busy: number(14)? + number(15)?,
-            began: number(22)?,
-            pages: number(24)?,
+            cpu_ticks: number(14)? + number(15)?,
+            start_ticks: number(22)?,
+            resident_pages: number(24)?,
         })
     }
 }
 
 /// All descendants of this process, those that ended and were not waited for among them.
-pub(crate) fn all() -> Vec<Process> {
-    up_to(usize::MAX)
+pub(crate) fn list_all() -> Vec<Process> {
+    list_up_to(usize::MAX)
 }
 
 /// So many of them, or all if there are no more: who multiply faster than they are counted need not be.
-pub(crate) fn up_to(most: usize) -> Vec<Process> {
+pub(crate) fn list_up_to(most: usize) -> Vec<Process> {
     let own = std::process::id();
-    if Path::new("/proc/thread-self/children").exists() { by_children(own, most) } else { by_parents(own) }
+    if Path::new("/proc/thread-self/children").exists() {
+        list_by_children(own, most)
+    } else {
+        list_by_parents(own)
+    }
 }
 
 /// By the kernel's lists of children, which cost the more the more descendants there are.
-fn by_children(own: u32, most: usize) -> Vec<Process> {
+fn list_by_children(own: u32, most: usize) -> Vec<Process> {
     let Ok(own) = i32::try_from(own) else { return Vec::new() };
     let mut seen = HashSet::from([own]);
     let mut open = vec![own];
     let mut found = Vec::new();
     while let Some(pid) = open.pop() {
-        for child in children(pid) {
+        for child in child_pids(pid) {
             if found.len() >= most {
                 return found;
             }
@@ -80,12 +84,12 @@ fn by_children(own: u32, most: usize) -> Vec<Process> {
 }
 
 /// The ids of this process's own children. Those that lost their parent are among them.
-pub(crate) fn orphans() -> Vec<i32> {
-    i32::try_from(std::process::id()).map(children).unwrap_or_default()
+pub(crate) fn own_child_pids() -> Vec<i32> {
+    i32::try_from(std::process::id()).map(child_pids).unwrap_or_default()
 }
 
 /// The children of each thread of a process.
-fn children(pid: i32) -> Vec<i32> {
+fn child_pids(pid: i32) -> Vec<i32> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     threads
         .flatten()
@@ -95,17 +99,17 @@ fn children(pid: i32) -> Vec<i32> {
 }
 
 /// By every process's parent, which costs the more the more processes the machine has.
-fn by_parents(own: u32) -> Vec<Process> {
+fn list_by_parents(own: u32) -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let every: Vec<Process> = entries
         .flatten()
         .filter_map(|entry| Process::read(entry.file_name().to_str()?.parse().ok()?))
         .collect();
-    below(own, &every)
+    descendants_of(own, &every)
 }
 
 /// Those of `every` that descend from `own`.
-fn below(own: u32, every: &[Process]) -> Vec<Process> {
+fn descendants_of(own: u32, every: &[Process]) -> Vec<Process> {
     let Ok(own) = i32::try_from(own) else { return Vec::new() };
     let mut known = HashSet::from([own]);
     loop {
@@ -141,21 +145,23 @@ pub(crate) fn kill_all() {
     let mut stopped = HashSet::new();
     // A sweep that finds nobody new ends it; a bomb cannot win, as its stopped parts no longer fork.
     for _ in 0..1000 {
-        let new: Vec<Process> =
-            all().into_iter().filter(|process| !stopped.contains(&(process.pid, process.began))).collect();
+        let new: Vec<Process> = list_all()
+            .into_iter()
+            .filter(|process| !stopped.contains(&(process.pid, process.start_ticks)))
+            .collect();
         if new.is_empty() {
             break;
         }
         for process in new {
-            signal(process, Signal::STOP);
-            stopped.insert((process.pid, process.began));
+            send_signal(process, Signal::STOP);
+            stopped.insert((process.pid, process.start_ticks));
         }
     }
     loop {
-        for process in all() {
-            signal(process, Signal::KILL);
+        for process in list_all() {
+            send_signal(process, Signal::KILL);
         }
-        if reap() == Left::Nobody {
+        if reap_children() == ReapOutcome::NoChildren {
             return;
         }
         pause();
@@ -170,29 +176,29 @@ fn pause() {
 
 /// Whether this process has children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum ReapOutcome {
     /// It has.
-    Somebody,
+    ChildrenRemain,
     /// It has not, and so has no descendants either.
-    Nobody,
+    NoChildren,
 }
 
 /// Waits for the children that have ended.
-pub(crate) fn reap() -> Left {
+pub(crate) fn reap_children() -> ReapOutcome {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some(_)) | Err(Errno::INTR) => {}
-            Ok(None) => return Left::Somebody,
-            Err(_) => return Left::Nobody,
+            Ok(None) => return ReapOutcome::ChildrenRemain,
+            Err(_) => return ReapOutcome::NoChildren,
         }
     }
 }
 
 /// Sends a signal to this very process, and not to a later one with its id.
-fn signal(process: Process, signal: Signal) {
+fn send_signal(process: Process, signal: Signal) {
     let Some(pid) = Pid::from_raw(process.pid) else { return };
     let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return };
-    if Process::read(process.pid).is_some_and(|now| now.began == process.began) {
+    if Process::read(process.pid).is_some_and(|now| now.start_ticks == process.start_ticks) {
         // One that has just ended needs no signal.
         let _ = pidfd_send_signal(handle, signal);
     }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn process(pid: i32, parent: i32) -> Process {
-    Process { pid, parent, threads: 1, busy: 0, began: 0, pages: 0 }
+    Process { pid, parent, threads: 1, cpu_ticks: 0, start_ticks: 0, resident_pages: 0 }
 }
 
 #[test]
@@ -13,7 +13,8 @@ fn a_process_is_read_whatever_its_name() {
             "42 ({name}) S 7 42 42 0 -1 4194560 100 0 0 0 11 22 0 0 20 0 3 0 12345 1000000 250 18446744073709551615 1"
         )
     };
-    let expected = Process { pid: 42, parent: 7, threads: 3, busy: 33, began: 12345, pages: 250 };
+    let expected =
+        Process { pid: 42, parent: 7, threads: 3, cpu_ticks: 33, start_ticks: 12345, resident_pages: 250 };
     for name in ["sleep", "a b", ") S 1 1 (", "", "((", "))"] {
         assert_eq!(Process::parse(&stat(name)), Some(expected), "{name}");
     }
@@ -26,7 +27,7 @@ fn this_process_can_be_read() {
     let own = i32::try_from(std::process::id()).unwrap();
     let process = Process::read(own).unwrap();
     assert_eq!(process.pid, own);
-    assert!(process.pages > 0 && process.threads > 0);
+    assert!(process.resident_pages > 0 && process.threads > 0);
     assert!(proportional_memory(own).unwrap() > 0);
 }
 
@@ -36,10 +37,11 @@ fn a_child_is_found_both_ways() {
     let pid = i32::try_from(child.id()).unwrap();
     let own = std::process::id();
     let has = |found: Vec<Process>| found.iter().any(|process| process.pid == pid);
-    let (by_children, by_parents) = (has(by_children(own, usize::MAX)), has(by_parents(own)));
+    let (list_by_children, list_by_parents) =
+        (has(list_by_children(own, usize::MAX)), has(list_by_parents(own)));
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(by_children && by_parents);
+    assert!(list_by_children && list_by_parents);
 }
 
 proptest! {
@@ -51,7 +53,7 @@ proptest! {
                 let pid = i32::try_from(pid).unwrap();
                 process(pid, parent % pid)
             }).collect();
-        let found: HashSet<i32> = below(5, &every).iter().map(|process| process.pid).collect();
+        let found: HashSet<i32> = descendants_of(5, &every).iter().map(|process| process.pid).collect();
         for start in &every {
             let mut line = Some(start.parent);
             let mut leads = false;

@@ -1,18 +1,18 @@
 //! The leash: runs a program so that it can reach only what it was given, takes only its share of the
 //! machine, and ends with all its descendants when its caller lets go of it, however that comes about.
 
-mod attributes;
 mod cgroup;
 mod child;
 mod descendants;
 mod helper;
+mod landlock;
+mod metadata_guard;
 mod mounts;
-mod paths;
 mod program;
+mod protocol;
+mod seccomp;
 mod signals;
-mod syscalls;
-mod watch;
-mod wire;
+mod usage;
 
 use std::ffi::OsString;
 use std::fs::Permissions;
@@ -23,29 +23,29 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::child::Going;
-use crate::wire::{Counting, Job, Reached};
+use crate::child::PendingTeardowns;
+use crate::protocol::{AppliedIsolation, ProcessCounter, ProgramSpec};
 
 pub use crate::child::Child;
 pub use crate::helper::helper_main;
 
 /// The argument with which `roundhouse` is a helper.
-pub const HELPER: &str = "__leash";
+pub const HELPER_ARG: &str = "__leash";
 
 /// How to start the helper that stands between an engine and what it runs: a program that calls
 /// [`helper_main`] when it is started with these arguments.
 #[derive(Clone, Debug)]
-pub struct Helper {
+pub struct HelperCommand {
     /// The program, such as `/proc/self/exe`.
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<OsString>,
 }
 
-impl Helper {
+impl HelperCommand {
     /// This very program, which is `roundhouse`.
-    pub fn own() -> Self {
-        Self { program: "/proc/self/exe".into(), args: vec![HELPER.into()] }
+    pub fn current_exe() -> Self {
+        Self { program: "/proc/self/exe".into(), args: vec![HELPER_ARG.into()] }
     }
 }
 
@@ -53,20 +53,20 @@ impl Helper {
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How to start the helper.
-    pub helper: Helper,
+    pub helper: HelperCommand,
     /// The folder that may be read and written, made where it is missing. Temporary files go into it too.
     pub workspace: PathBuf,
     /// Folders that may be read and executed beside the system's programs.
     pub readable: Vec<PathBuf>,
     /// Files in those folders that may not be read all the same.
-    pub hidden: Vec<Hidden>,
+    pub hidden: Vec<HiddenFiles>,
     /// Whether programs run although this kernel cannot confine them.
     pub allow_unconfined: bool,
 }
 
 /// The files of a folder whose names end in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hidden {
+pub struct HiddenFiles {
     /// The folder.
     pub folder: PathBuf,
     /// What the names end with.
@@ -127,18 +127,18 @@ impl Default for Limits {
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ended {
+pub enum ExitStatus {
     /// By itself, with this code.
     Exited(i32),
     /// By this signal.
     Signalled(i32),
     /// It took more than it may.
-    OverLimit(Excess),
+    OverLimit(ExceededLimit),
 }
 
 /// What a program took too much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Excess {
+pub enum ExceededLimit {
     /// Time.
     Time,
     /// Memory.
@@ -151,7 +151,7 @@ pub enum Excess {
 
 /// Why a program could not be run.
 #[derive(Debug, thiserror::Error)]
-pub enum LeashError {
+pub enum SandboxError {
     /// This machine cannot confine it, and nobody has allowed that it runs all the same.
     #[error("programs cannot be confined on this machine ({0}), so none are run")]
     Unconfined(String),
@@ -170,34 +170,34 @@ pub enum LeashError {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Leash {
+pub struct Sandbox {
     settings: Settings,
     /// Further folders that may be read and executed.
     executable: Mutex<Vec<PathBuf>>,
     /// Why this machine cannot confine programs, where it cannot.
-    missing: Option<String>,
-    reached: OnceLock<Reached>,
-    going: Arc<Going>,
+    unsupported_reason: Option<String>,
+    applied_isolation: OnceLock<AppliedIsolation>,
+    pending_teardowns: Arc<PendingTeardowns>,
 }
 
 /// Where programs are looked for.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The folder for temporary files, in the workspace.
-const TEMPORARY: &str = ".tmp";
+const TEMP_DIR: &str = ".tmp";
 /// What the workspace's owner must be able to do with it.
-const OWNERS: u32 = 0o700;
+const OWNER_RWX: u32 = 0o700;
 
-impl Leash {
+impl Sandbox {
     /// A leash, once it is known what this machine can confine. It asks the kernel, and starts nothing.
     pub fn new(settings: Settings) -> Self {
-        let missing = paths::is_supported().err();
+        let missing = landlock::check_supported().err();
         Self {
             settings,
             executable: Mutex::default(),
-            missing,
-            reached: OnceLock::new(),
-            going: Arc::default(),
+            unsupported_reason: missing,
+            applied_isolation: OnceLock::new(),
+            pending_teardowns: Arc::default(),
         }
     }
 
@@ -214,79 +214,80 @@ impl Leash {
 
     /// How far programs are confined.
     pub fn confinement(&self) -> Confinement {
-        let mut level = match &self.missing {
+        let mut level = match &self.unsupported_reason {
             None => "landlock, seccomp".to_owned(),
             Some(missing) => format!("unconfined (Landlock: {missing})"),
         };
-        if let Some(reached) = self.reached.get() {
+        if let Some(reached) = self.applied_isolation.get() {
             level.push_str(match reached.counting {
-                Counting::Cgroup => ", processes by cgroup",
-                Counting::UserNamespace => ", processes by user namespace",
-                Counting::Helper => ", processes by helper",
+                ProcessCounter::Cgroup => ", processes by cgroup",
+                ProcessCounter::UserNamespace => ", processes by user namespace",
+                ProcessCounter::Helper => ", processes by helper",
             });
             if reached.mounts {
                 level.push_str(", mounts read-only");
             }
         }
-        Confinement { level, enforced: self.missing.is_none() }
+        Confinement { level, enforced: self.unsupported_reason.is_none() }
     }
 
     /// Whether programs are run at all.
     pub fn is_usable(&self) -> bool {
-        self.missing.is_none() || self.settings.allow_unconfined
+        self.unsupported_reason.is_none() || self.settings.allow_unconfined
     }
 
     /// Starts a program. Dropped halfway, nothing is left of it.
     ///
     /// # Errors
-    /// See [`LeashError`].
-    pub async fn start(&self, command: Command) -> Result<Child, LeashError> {
-        if let Some(missing) = self.missing.as_ref().filter(|_| !self.settings.allow_unconfined) {
-            return Err(LeashError::Unconfined(missing.clone()));
+    /// See [`SandboxError`].
+    pub async fn start(&self, command: Command) -> Result<Child, SandboxError> {
+        if let Some(missing) = self.unsupported_reason.as_ref().filter(|_| !self.settings.allow_unconfined) {
+            return Err(SandboxError::Unconfined(missing.clone()));
         }
-        let workspace = self.workspace().await.map_err(|error| LeashError::Helper(error.to_string()))?;
-        let job = self.job(command, workspace);
-        let (child, reached) = Child::start(&self.settings.helper, &job, &self.going).await?;
-        if self.reached.set(reached).is_ok() {
+        let workspace =
+            self.prepare_workspace().await.map_err(|error| SandboxError::Helper(error.to_string()))?;
+        let job = self.program_spec(command, workspace);
+        let (child, reached) = Child::start(&self.settings.helper, &job, &self.pending_teardowns).await?;
+        if self.applied_isolation.set(reached).is_ok() {
             tracing::info!(confinement = self.confinement().level, "a first program was confined");
         }
         Ok(child)
     }
 
     /// Waits until programs that were let go of are gone with all their descendants, `patience` at most.
-    pub async fn settled(&self, patience: Duration) {
+    pub async fn wait_for_teardown(&self, patience: Duration) {
         // What is not gone by then has been told to go all the same.
-        let _ = tokio::time::timeout(patience, self.going.gone()).await;
+        let _ = tokio::time::timeout(patience, self.pending_teardowns.drained()).await;
     }
 
     /// The workspace, by its real path, with its folder for temporary files.
-    async fn workspace(&self) -> std::io::Result<PathBuf> {
+    async fn prepare_workspace(&self) -> std::io::Result<PathBuf> {
         let workspace = &self.settings.workspace;
         tokio::fs::create_dir_all(workspace).await?;
         let workspace = tokio::fs::canonicalize(workspace).await?;
         // A program may have shut itself out, and no other could undo that.
         let permissions = tokio::fs::metadata(&workspace).await?.permissions();
-        if permissions.mode() & OWNERS != OWNERS {
-            let usable = Permissions::from_mode(permissions.mode() | OWNERS);
+        if permissions.mode() & OWNER_RWX != OWNER_RWX {
+            let usable = Permissions::from_mode(permissions.mode() | OWNER_RWX);
             tokio::fs::set_permissions(&workspace, usable).await?;
         }
         // What a program has put in the folder's place is its own loss.
-        let _ = tokio::fs::create_dir_all(workspace.join(TEMPORARY)).await;
+        let _ = tokio::fs::create_dir_all(workspace.join(TEMP_DIR)).await;
         Ok(workspace)
     }
 
-    fn job(&self, command: Command, workspace: PathBuf) -> Job {
+    fn program_spec(&self, command: Command, workspace: PathBuf) -> ProgramSpec {
         let mut env: Vec<(OsString, OsString)> = vec![
-            ("PATH".into(), PATH.into()),
+            ("PATH".into(), SEARCH_PATH.into()),
             ("HOME".into(), workspace.clone().into()),
-            ("TMPDIR".into(), workspace.join(TEMPORARY).into()),
+            ("TMPDIR".into(), workspace.join(TEMP_DIR).into()),
             ("LANG".into(), "C.UTF-8".into()),
             // The host's own settings of git may hold credentials, so they cannot be read here; unless it is told that
             // there are none, git takes that for an error and does nothing at all.
             ("GIT_CONFIG_NOSYSTEM".into(), "1".into()),
         ];
         env.extend(command.env);
-        Job {
+        ProgramSpec {
             argv: command.argv,
             folder: workspace.join(command.folder),
             env,
@@ -295,7 +296,7 @@ impl Leash {
             workspace,
             readable: self.readable(),
             hidden: self.settings.hidden.clone(),
-            confined: self.missing.is_none(),
+            confined: self.unsupported_reason.is_none(),
             counted: false,
             #[cfg(feature = "sabotage")]
             let_go: std::env::var("ROUNDHOUSE_SABOTEUR").is_ok_and(|name| name == "let_go"),

@@ -23,14 +23,14 @@ pub(crate) struct Isolation {
 pub(crate) fn isolate(workspace: &Path) -> Isolation {
     if geteuid().is_root() {
         let own = nix::sched::unshare(CloneFlags::CLONE_NEWNS).is_ok();
-        return Isolation { mounts: own && protect(workspace).is_ok(), user_namespace: false };
+        return Isolation { mounts: own && remount_read_only(workspace).is_ok(), user_namespace: false };
     }
-    let user_namespace = own_user_namespace().is_ok();
-    Isolation { mounts: user_namespace && protect(workspace).is_ok(), user_namespace }
+    let user_namespace = unshare_user_namespace().is_ok();
+    Isolation { mounts: user_namespace && remount_read_only(workspace).is_ok(), user_namespace }
 }
 
 /// A user namespace, and mounts, in which this process is who it was.
-fn own_user_namespace() -> io::Result<()> {
+fn unshare_user_namespace() -> io::Result<()> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     nix::sched::unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
     fs::write("/proc/self/setgroups", "deny")?;
@@ -39,10 +39,10 @@ fn own_user_namespace() -> io::Result<()> {
 }
 
 /// Makes all but the workspace read-only.
-fn protect(workspace: &Path) -> io::Result<()> {
+fn remount_read_only(workspace: &Path) -> io::Result<()> {
     rustix::mount::mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     rustix::mount::mount_bind_recursive(workspace, workspace)?;
-    for mount in writable(&fs::read_to_string("/proc/self/mountinfo")?) {
+    for mount in writable_mounts(&fs::read_to_string("/proc/self/mountinfo")?) {
         if mount.point.starts_with(workspace) {
             continue;
         }
@@ -68,7 +68,7 @@ struct Mount {
 }
 
 /// The mounts of `proc_pid_mountinfo(5)` that may be written to.
-fn writable(mountinfo: &str) -> Vec<Mount> {
+fn writable_mounts(mountinfo: &str) -> Vec<Mount> {
     mountinfo
         .lines()
         .filter_map(|line| {

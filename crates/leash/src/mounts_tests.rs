@@ -15,5 +15,5 @@ nonsense
             flags: MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME,
         },
     ];
-    assert_eq!(writable(mountinfo), expected);
+    assert_eq!(writable_mounts(mountinfo), expected);
 }

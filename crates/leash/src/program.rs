@@ -11,63 +11,63 @@ use std::process::Command;
 use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use crate::paths::{self, Profile};
-use crate::wire::{self, Answer, Counting, Job, Reached};
-use crate::{mounts, signals, syscalls};
+use crate::landlock::{self, AccessProfile};
+use crate::protocol::{self, AppliedIsolation, HelperResponse, ProcessCounter, ProgramSpec};
+use crate::{mounts, seccomp, signals};
 
 /// How many files a program may have open at once: what is usual, and what it may raise that to.
-const FILES: (u64, u64) = (1024, 4096);
+const OPEN_FILES_LIMIT: (u64, u64) = (1024, 4096);
 
 /// How far a program stands behind engines and helpers for the processor, by setpriority(2).
-const PRIORITY: i32 = 10;
+const NICE_VALUE: i32 = 10;
 
 /// How much a program may lock in memory, in bytes.
-const LOCKED: u64 = 8 << 20;
+const LOCKED_MEMORY_BYTES: u64 = 8 << 20;
 
 /// Becomes the program. It returns only where that fails, and has said so.
-pub(crate) fn become_it(socket: &mut UnixStream, job: &Job, pipes: [OwnedFd; 3]) {
-    signals::hear_ignored();
-    let answer = match confine(job).and_then(|reached| take(pipes).map(|()| reached)) {
-        Ok(reached) => match wire::send(socket, &Answer::Confined(reached)) {
-            Ok(()) => Answer::NoProgram(not_run(job, &exec(job))),
-            Err(error) => Answer::Failed(error.to_string()),
+pub(crate) fn exec_program(socket: &mut UnixStream, job: &ProgramSpec, pipes: [OwnedFd; 3]) {
+    signals::reset_ignored();
+    let answer = match confine(job).and_then(|reached| redirect_stdio(pipes).map(|()| reached)) {
+        Ok(reached) => match protocol::send(socket, &HelperResponse::Confined(reached)) {
+            Ok(()) => HelperResponse::NoProgram(exec_error_message(job, &exec(job))),
+            Err(error) => HelperResponse::Failed(error.to_string()),
         },
-        Err(reason) => Answer::Failed(reason),
+        Err(reason) => HelperResponse::Failed(reason),
     };
     // Without a helper there is nobody to tell.
-    let _ = wire::send(socket, &answer);
+    let _ = protocol::send(socket, &answer);
 }
 
 /// Gives up everything. The order matters: what comes later would forbid what comes before.
-fn confine(job: &Job) -> Result<Reached, String> {
+fn confine(job: &ProgramSpec) -> Result<AppliedIsolation, String> {
     let isolation = if job.confined {
         mounts::isolate(&job.workspace)
     } else {
         mounts::Isolation { mounts: false, user_namespace: false }
     };
     let counting = match (job.counted, isolation.user_namespace) {
-        (true, _) => Counting::Cgroup,
-        (false, true) => Counting::UserNamespace,
-        (false, false) => Counting::Helper,
+        (true, _) => ProcessCounter::Cgroup,
+        (false, true) => ProcessCounter::UserNamespace,
+        (false, false) => ProcessCounter::Helper,
     };
     // Should memory run out, it is not the engine that goes first.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     // Nor does it compute first: who must end it needs the processor more.
-    let _ = rustix::process::setpriority_process(None, PRIORITY);
-    limit(job, counting)?;
+    let _ = rustix::process::setpriority_process(None, NICE_VALUE);
+    set_rlimits(job, counting)?;
     if job.confined {
         drop_capabilities()?;
-        Profile::new(&job.workspace, (&job.readable, &job.hidden), job.network).enforce()?;
-        syscalls::enforce(job.network)?;
+        AccessProfile::new(&job.workspace, (&job.readable, &job.hidden), job.network).enforce()?;
+        seccomp::enforce(job.network)?;
     }
     // Should the helper be killed from outside, the program goes with it.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| error.to_string())?;
-    Ok(Reached { counting, mounts: isolation.mounts })
+    Ok(AppliedIsolation { counting, mounts: isolation.mounts })
 }
 
 /// Sets the limits that the kernel watches by process.
-fn limit(job: &Job, counting: Counting) -> Result<(), String> {
+fn set_rlimits(job: &ProgramSpec, counting: ProcessCounter) -> Result<(), String> {
     let set = |resource: Resource, soft: u64, hard: u64| {
         // Who may have less than this already keeps that.
         let most = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX);
@@ -77,10 +77,10 @@ fn limit(job: &Job, counting: Counting) -> Result<(), String> {
     };
     set(Resource::Core, 0, 0)?;
     set(Resource::Fsize, job.limits.file_size, job.limits.file_size)?;
-    set(Resource::Nofile, FILES.0, FILES.1)?;
-    set(Resource::Memlock, LOCKED, LOCKED)?;
+    set(Resource::Nofile, OPEN_FILES_LIMIT.0, OPEN_FILES_LIMIT.1)?;
+    set(Resource::Memlock, LOCKED_MEMORY_BYTES, LOCKED_MEMORY_BYTES)?;
     set(Resource::Msgqueue, 0, 0)?;
-    if counting == Counting::UserNamespace {
+    if counting == ProcessCounter::UserNamespace {
         let processes = u64::from(job.limits.processes);
         set(Resource::Nproc, processes, processes)?;
     }
@@ -109,7 +109,7 @@ fn drop_capabilities() -> Result<(), String> {
 
 /// Makes the pipes its standard input, output and error. The socket stays, and closes once the program
 /// begins.
-fn take([stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<(), String> {
+fn redirect_stdio([stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<(), String> {
     rustix::stdio::dup2_stdin(stdin)
         .and_then(|()| rustix::stdio::dup2_stdout(stdout))
         .and_then(|()| rustix::stdio::dup2_stderr(stderr))
@@ -117,18 +117,19 @@ fn take([stdin, stdout, stderr]: [OwnedFd; 3]) -> Result<(), String> {
 }
 
 /// Why a program was not run. Of one that may not be, where those must lie that may.
-fn not_run(job: &Job, error: &io::Error) -> String {
+fn exec_error_message(job: &ProgramSpec, error: &io::Error) -> String {
     if !job.confined || error.kind() != io::ErrorKind::PermissionDenied {
         return error.to_string();
     }
-    let folders = paths::PROGRAMS.iter().map(Path::new).chain(job.readable.iter().map(PathBuf::as_path));
+    let folders =
+        landlock::PROGRAM_PATHS.iter().map(Path::new).chain(job.readable.iter().map(PathBuf::as_path));
     let folders = folders.filter(|folder| folder.is_dir()).map(|folder| folder.display().to_string());
     let folders: Vec<String> = folders.chain([job.workspace.display().to_string()]).collect();
     format!("{error}; programs can be run that lie, with what they load, in {}", folders.join(", "))
 }
 
 /// Becomes the program, or says why not.
-fn exec(job: &Job) -> io::Error {
+fn exec(job: &ProgramSpec) -> io::Error {
     let mut argv = job.argv.iter();
     let Some(program) = argv.next() else { return io::Error::other("no program is named") };
     if let Err(error) = std::env::set_current_dir(&job.folder) {

@@ -8,10 +8,10 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Has this process hear the signals that it ignores. What is heard when a program begins is back at its default
 /// there, by execve(2).
-pub(crate) fn hear_ignored() {
+pub(crate) fn reset_ignored() {
     // Where a process is told nothing of itself, it is as it was.
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = ignored(&status);
+    let ignored = parse_ignored(&status);
     if ignored.is_empty() {
         return;
     }
@@ -25,7 +25,7 @@ pub(crate) fn hear_ignored() {
 
 /// The numbers of the signals that are ignored, by `proc_pid_status(5)`. The standard library gives SIGPIPE back to its
 /// default when it starts a program, and ignores it itself until then.
-fn ignored(status: &str) -> Vec<i32> {
+fn parse_ignored(status: &str) -> Vec<i32> {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
     (1..=64).filter(|number| *number != libc::SIGPIPE && mask >> (number - 1) & 1 == 1).collect()
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn the_mask_is_read() {
-        let ignored = |mask: &str| ignored(&format!("SigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\n"));
+        let ignored = |mask: &str| parse_ignored(&format!("SigBlk:\tffffffffffffffff\nSigIgn:\t{mask}\n"));
         assert_eq!(ignored("0000000000001000"), [0; 0], "SIGPIPE is looked after");
         assert_eq!(ignored("0000000001001001"), [libc::SIGHUP, libc::SIGXFSZ]);
         assert_eq!(ignored("8000000000000000"), [64]);

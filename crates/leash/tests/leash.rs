@@ -6,7 +6,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use leash::{Child, Command, Ended, Excess, Helper, Leash, LeashError, Limits, Settings};
+use leash::{
+    Child, Command, ExceededLimit, ExitStatus, HelperCommand, Limits, Sandbox, SandboxError, Settings,
+};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -15,14 +17,14 @@ const HELPER_TEST: &str = "is_a_helper_where_it_is_started_as_one";
 
 #[test]
 fn is_a_helper_where_it_is_started_as_one() {
-    if std::env::args().any(|argument| argument == leash::HELPER) {
+    if std::env::args().any(|argument| argument == leash::HELPER_ARG) {
         leash::helper_main();
     }
 }
 
-fn helper() -> Helper {
-    let args = [HELPER_TEST, leash::HELPER, "--exact", "--nocapture", "--test-threads=1"];
-    Helper { program: std::env::current_exe().unwrap(), args: args.map(Into::into).to_vec() }
+fn helper() -> HelperCommand {
+    let args = [HELPER_TEST, leash::HELPER_ARG, "--exact", "--nocapture", "--test-threads=1"];
+    HelperCommand { program: std::env::current_exe().unwrap(), args: args.map(Into::into).to_vec() }
 }
 
 /// Whether `python3` is there, which some programs of these tests are written in. They are skipped where it is not.
@@ -39,14 +41,14 @@ fn has_python() -> bool {
 }
 
 /// A leash over a workspace of its own. It need not confine: that is tried elsewhere.
-fn leash() -> (TempDir, Leash) {
+fn leash() -> (TempDir, Sandbox) {
     let home = tempfile::tempdir().unwrap();
     let leash = with(helper(), home.path());
     (home, leash)
 }
 
-fn with(helper: Helper, home: &Path) -> Leash {
-    Leash::new(Settings {
+fn with(helper: HelperCommand, home: &Path) -> Sandbox {
+    Sandbox::new(Settings {
         helper,
         workspace: home.join("workspace"),
         readable: vec![],
@@ -65,11 +67,11 @@ fn limited(script: &str, limits: Limits) -> Command {
 }
 
 /// Runs to the end, its input empty.
-async fn run(leash: &Leash, command: Command) -> (Ended, String, String) {
+async fn run(leash: &Sandbox, command: Command) -> (ExitStatus, String, String) {
     finish(leash.start(command).await.unwrap()).await
 }
 
-async fn finish(mut child: Child) -> (Ended, String, String) {
+async fn finish(mut child: Child) -> (ExitStatus, String, String) {
     drop(child.stdin.take());
     let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
     let (mut out, mut err) = (String::new(), String::new());
@@ -107,7 +109,7 @@ async fn input_output_environment_and_code_are_the_programs() {
     child.stdin.as_mut().unwrap().write_all(b"in\n").await.unwrap();
     let (ended, out, err) = finish(child).await;
     let workspace = home.path().join("workspace").canonicalize().unwrap().display().to_string();
-    assert_eq!((ended, err.as_str()), (Ended::Exited(7), "oops\n"));
+    assert_eq!((ended, err.as_str()), (ExitStatus::Exited(7), "oops\n"));
     assert_eq!(out, format!("in\nhello {workspace}\n{workspace}\n"));
 }
 
@@ -130,7 +132,7 @@ async fn the_network_is_there_where_it_is_granted() {
         "python3 -c 'import socket; socket.create_connection((\"localhost\", {port}), 5).sendall(b\"hello\")'"
     );
     let (ended, _, err) = run(&leash, Command { network: true, ..shell(&script) }).await;
-    assert_eq!((ended, err.as_str()), (Ended::Exited(0), ""));
+    assert_eq!((ended, err.as_str()), (ExitStatus::Exited(0), ""));
     let (mut guest, _) = server.accept().unwrap();
     let mut said = String::new();
     std::io::Read::read_to_string(&mut guest, &mut said).unwrap();
@@ -156,7 +158,7 @@ print(subprocess.check_output([\"echo\", \"sub\"]).decode().strip() == \"sub\")'
     let (ended, out, err) = run(&leash, shell(script)).await;
     assert_eq!(
         (ended, out.as_str()),
-        (Ended::Exited(0), "one\nran it\ncopied\nsub\nthread\nTrue\n"),
+        (ExitStatus::Exited(0), "one\nran it\ncopied\nsub\nthread\nTrue\n"),
         "{err}"
     );
 }
@@ -164,7 +166,7 @@ print(subprocess.check_output([\"echo\", \"sub\"]).decode().strip() == \"sub\")'
 #[tokio::test]
 async fn a_signal_is_told() {
     let (_home, leash) = leash();
-    assert_eq!(run(&leash, shell("kill -TERM $$")).await.0, Ended::Signalled(15));
+    assert_eq!(run(&leash, shell("kill -TERM $$")).await.0, ExitStatus::Signalled(15));
 }
 
 #[tokio::test]
@@ -173,7 +175,7 @@ async fn what_is_no_program_is_refused_with_its_name() {
     let mut command = shell("");
     command.argv = vec!["no-such-program".into()];
     match leash.start(command).await {
-        Err(LeashError::Program { program, reason }) => {
+        Err(SandboxError::Program { program, reason }) => {
             assert_eq!(program, "no-such-program");
             assert!(reason.contains("No such file"), "{reason}");
         }
@@ -181,8 +183,8 @@ async fn what_is_no_program_is_refused_with_its_name() {
     }
     let mut nowhere = shell("true");
     nowhere.folder = "no-such-folder".into();
-    assert!(matches!(leash.start(nowhere).await, Err(LeashError::Program { .. })));
-    leash.settled(Duration::from_secs(10)).await;
+    assert!(matches!(leash.start(nowhere).await, Err(SandboxError::Program { .. })));
+    leash.wait_for_teardown(Duration::from_secs(10)).await;
 }
 
 #[tokio::test]
@@ -191,7 +193,7 @@ async fn descendants_end_with_the_program() {
     let script = "setsid nohup sleep 7654.1 >/dev/null 2>&1 </dev/null &
         (trap '' TERM HUP; (sleep 7654.2 >/dev/null 2>&1 &)); echo done";
     let (ended, out, _) = run(&leash, shell(script)).await;
-    assert_eq!((ended, out.as_str()), (Ended::Exited(0), "done\n"));
+    assert_eq!((ended, out.as_str()), (ExitStatus::Exited(0), "done\n"));
     assert!(!runs("sleep 7654."), "a descendant outlived it");
 }
 
@@ -204,7 +206,7 @@ async fn all_ends_with_who_lets_go() {
         .unwrap();
     assert!(within(Duration::from_secs(10), || runs("sleep 7655.1") && runs("sleep 7655.2")).await);
     drop(child);
-    leash.settled(Duration::from_secs(10)).await;
+    leash.wait_for_teardown(Duration::from_secs(10)).await;
     assert!(!runs("sleep 7655."), "a descendant outlived it");
 }
 
@@ -214,7 +216,7 @@ async fn a_start_that_is_dropped_halfway_leaves_nothing() {
     for patience in (0..30).map(Duration::from_millis) {
         let _ = tokio::time::timeout(patience, leash.start(shell("sleep 7656.1"))).await;
     }
-    leash.settled(Duration::from_secs(20)).await;
+    leash.wait_for_teardown(Duration::from_secs(20)).await;
     assert!(!runs("sleep 7656."), "a program outlived it");
 }
 
@@ -223,7 +225,10 @@ async fn time_is_limited() {
     let (_home, leash) = leash();
     let limits = Limits { time: Some(Duration::from_millis(300)), disk_left: 0, ..Limits::default() };
     let began = Instant::now();
-    assert_eq!(run(&leash, limited("sleep 7657", limits)).await.0, Ended::OverLimit(Excess::Time));
+    assert_eq!(
+        run(&leash, limited("sleep 7657", limits)).await.0,
+        ExitStatus::OverLimit(ExceededLimit::Time)
+    );
     assert!(began.elapsed() >= Duration::from_millis(300));
 }
 
@@ -236,7 +241,7 @@ async fn memory_is_limited_for_all_together() {
     let limits = Limits { memory: 96 << 20, disk_left: 0, ..Limits::default() };
     let script =
         "for i in 1 2 3 4; do python3 -c 'import time; x = bytearray(40 << 20); time.sleep(60)' & done; wait";
-    assert_eq!(run(&leash, limited(script, limits)).await.0, Ended::OverLimit(Excess::Memory));
+    assert_eq!(run(&leash, limited(script, limits)).await.0, ExitStatus::OverLimit(ExceededLimit::Memory));
 }
 
 #[tokio::test]
@@ -246,14 +251,14 @@ async fn the_disk_keeps_room() {
     let disk_left = (disk.f_bavail * disk.f_frsize).saturating_sub(16 << 20);
     let limits = Limits { disk_left, ..Limits::default() };
     let fill = "head -c 200000000 /dev/zero > big; sleep 7658";
-    assert_eq!(run(&leash, limited(fill, limits)).await.0, Ended::OverLimit(Excess::Disk));
+    assert_eq!(run(&leash, limited(fill, limits)).await.0, ExitStatus::OverLimit(ExceededLimit::Disk));
 }
 
 #[tokio::test]
 async fn on_a_nearly_full_disk_a_program_may_still_make_room() {
     let (_home, leash) = leash();
     let limits = Limits { disk_left: u64::MAX, ..Limits::default() };
-    assert_eq!(run(&leash, limited("sleep 0.3", limits)).await.0, Ended::Exited(0));
+    assert_eq!(run(&leash, limited("sleep 0.3", limits)).await.0, ExitStatus::Exited(0));
 }
 
 #[tokio::test]
@@ -261,7 +266,7 @@ async fn a_file_is_limited() {
     let (home, leash) = leash();
     let limits = Limits { file_size: 1 << 20, disk_left: 0, ..Limits::default() };
     let (ended, ..) = run(&leash, limited("exec head -c 100000000 /dev/zero > big", limits)).await;
-    assert_eq!(ended, Ended::Signalled(libc::SIGXFSZ));
+    assert_eq!(ended, ExitStatus::Signalled(libc::SIGXFSZ));
     assert_eq!(std::fs::metadata(home.path().join("workspace/big")).unwrap().len(), 1 << 20);
 }
 
@@ -272,7 +277,10 @@ async fn a_fork_bomb_ends() {
         Limits { time: Some(Duration::from_secs(3)), processes: 64, disk_left: 0, ..Limits::default() };
     let (ended, ..) = run(&leash, limited("bomb() { bomb | bomb & }; bomb; sleep 7659.1", limits)).await;
     assert!(
-        matches!(ended, Ended::OverLimit(Excess::Processes | Excess::Time) | Ended::Exited(_)),
+        matches!(
+            ended,
+            ExitStatus::OverLimit(ExceededLimit::Processes | ExceededLimit::Time) | ExitStatus::Exited(_)
+        ),
         "{ended:?}"
     );
     assert!(!runs("sleep 7659.1") && !runs("bomb | bomb"), "a part of it outlived it");
@@ -286,10 +294,10 @@ async fn a_helper_that_is_missing_or_wrong_is_told() {
         ("/bin/false", vec![]),
         ("/bin/sh", vec!["-c".into(), "kill -SEGV $$".into()]),
     ] {
-        let leash = with(Helper { program: program.into(), args }, home.path());
+        let leash = with(HelperCommand { program: program.into(), args }, home.path());
         let outcome = leash.start(shell("true")).await;
-        assert!(matches!(outcome, Err(LeashError::Helper(_))), "{program}: {outcome:?}");
-        leash.settled(Duration::from_secs(10)).await;
+        assert!(matches!(outcome, Err(SandboxError::Helper(_))), "{program}: {outcome:?}");
+        leash.wait_for_teardown(Duration::from_secs(10)).await;
     }
 }
 
@@ -299,14 +307,17 @@ async fn what_fails_on_its_way_to_the_program_is_told_and_leaves_nothing() {
     // Too little memory to confine itself with, let alone to run.
     let limits = Limits { memory: 4096, disk_left: 0, ..Limits::default() };
     match leash.start(limited("sleep 7661.1", limits)).await {
-        Err(LeashError::Helper(reason)) => assert!(!reason.is_empty()),
+        Err(SandboxError::Helper(reason)) => assert!(!reason.is_empty()),
         Err(other) => panic!("{other}"),
         Ok(child) => {
             let ended = finish(child).await.0;
-            assert!(matches!(ended, Ended::Signalled(_) | Ended::OverLimit(Excess::Memory)), "{ended:?}");
+            assert!(
+                matches!(ended, ExitStatus::Signalled(_) | ExitStatus::OverLimit(ExceededLimit::Memory)),
+                "{ended:?}"
+            );
         }
     }
-    leash.settled(Duration::from_secs(10)).await;
+    leash.wait_for_teardown(Duration::from_secs(10)).await;
     assert!(!runs("sleep 7661.1"));
 }
 
@@ -322,6 +333,6 @@ async fn a_helper_that_is_killed_is_told_and_takes_the_program_along() {
         rustix::process::Signal::KILL,
     )
     .unwrap();
-    assert!(matches!(child.wait().await, Err(LeashError::Helper(_))));
+    assert!(matches!(child.wait().await, Err(SandboxError::Helper(_))));
     assert!(within(Duration::from_secs(10), || !runs("sleep 7660.1")).await);
 }

@@ -1,21 +1,21 @@
 //! Where engines run: launched, stopped, removed, listed, watched.
 //!
 //! A backend knows processes or containers, not rules: what may happen to an engine is decided in `fleet`.
-//! Its calls may hang; [`Bounded`] puts a deadline on each.
+//! Its calls may hang; [`DeadlineBackend`] puts a deadline on each.
 
 mod blocking;
-mod bounded;
 mod brain_copy;
+mod cooperative_yield;
 mod data_root;
+mod deadlines;
 pub(crate) mod docker;
-mod folder;
-mod kept_log;
+mod engine_folder;
+mod engine_log;
+mod fence;
 mod probe;
 pub(crate) mod process;
 mod removal;
 mod root_lock;
-mod target;
-mod yielding_pace;
 
 use std::fmt;
 use std::time::Duration;
@@ -26,15 +26,15 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use secrecy::SecretString;
 
-pub(crate) use bounded::Bounded;
+pub(crate) use cooperative_yield::CooperativeYield;
 #[cfg(test)]
-pub(crate) use data_root::unmark;
-pub(crate) use data_root::{DataRoot, KnownData, Marked, NoData, marked};
+pub(crate) use data_root::remove_marker;
+pub(crate) use data_root::{DataRoot, DataUnavailable, KnownData, RootMarker, read_marker};
+pub(crate) use deadlines::DeadlineBackend;
+pub(crate) use fence::Target;
 #[cfg(test)]
-pub(crate) use probe::Examined;
-pub(crate) use probe::{HttpProbe, Probe, Proof, Unwell};
-pub(crate) use target::Target;
-pub(crate) use yielding_pace::YieldingPace;
+pub(crate) use probe::HealthReport;
+pub(crate) use probe::{HttpProbe, KeyProof, Probe, ProbeError};
 
 /// How a backend knows the process or container that runs an engine: text of its own making, unlike for any
 /// two launches.
@@ -59,23 +59,23 @@ impl fmt::Display for Instance {
 
 /// An engine to be launched.
 #[derive(Clone, Debug)]
-pub(crate) struct Launch {
+pub(crate) struct LaunchSpec {
     pub(crate) engine_id: EngineId,
     pub(crate) product_id: ProductId,
     /// The change of the engine's row that it is launched for.
     pub(crate) generation: i64,
     /// Whether this is the engine's first launch: the only one that makes its folder.
-    pub(crate) first: bool,
+    pub(crate) is_first: bool,
     pub(crate) image: EngineImage,
     /// The host port where it must listen.
     pub(crate) port: u16,
     pub(crate) key_hash: KeyHash,
     /// Variables beside those of the container contract.
     pub(crate) env: Vec<(String, SecretString)>,
-    pub(crate) caps: Caps,
+    pub(crate) limits: ResourceLimits,
 }
 
-impl Launch {
+impl LaunchSpec {
     /// What it is about to replace.
     pub(crate) const fn target(&self) -> Target {
         Target { engine_id: self.engine_id, generation: self.generation }
@@ -84,7 +84,7 @@ impl Launch {
 
 /// What an engine may use of its host at most; where nothing is said, what the backend holds it to anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Caps {
+pub(crate) struct ResourceLimits {
     /// In MiB.
     pub(crate) memory_mb: Option<u64>,
     /// Processors; may be a fraction.
@@ -93,9 +93,9 @@ pub(crate) struct Caps {
     pub(crate) pids: Option<u64>,
 }
 
-impl Caps {
+impl ResourceLimits {
     /// The caps that a product's policy sets.
-    pub(crate) fn of(policy: &Policy) -> Self {
+    pub(crate) fn from_policy(policy: &Policy) -> Self {
         let count = |count: i64| count.unsigned_abs();
         Self {
             memory_mb: policy.engine_memory_mb.map(|mb| count(mb.get())),
@@ -107,13 +107,13 @@ impl Caps {
 
 /// An engine of which the backend has something.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Listed {
+pub(crate) struct EngineListing {
     pub(crate) engine_id: EngineId,
     pub(crate) instance: Instance,
     /// The change of the engine's row that it was launched for; 0 where the version that launched it did not say.
     pub(crate) generation: i64,
     /// Whether it runs. If not, it is what is left of one that has ended, or of one that was never begun.
-    pub(crate) alive: bool,
+    pub(crate) running: bool,
 }
 
 /// A copy of an engine's brain.
@@ -125,11 +125,11 @@ pub(crate) struct BrainCopy {
 
 /// The end of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Exit {
+pub(crate) struct InstanceExit {
     pub(crate) engine_id: EngineId,
     pub(crate) instance: Instance,
     /// How it ended, for people; none where the backend cannot know.
-    pub(crate) how: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 /// Why a backend did not do what it was asked to.
@@ -141,13 +141,13 @@ pub(crate) enum BackendError {
     /// The engines' data is not there, for this reason: a disk that is not mounted, say. That says nothing about any
     /// engine.
     #[error("the engines' data is not there: {0}")]
-    NoData(NoData),
+    DataUnavailable(DataUnavailable),
     /// It has no such image.
     #[error("the backend has no image {0}")]
     NoImage(EngineImage),
     /// The host has no room for another engine.
     #[error("the host is full: {0}; stop some engines, or give it more room")]
-    Full(String),
+    NoCapacity(String),
     /// Something else on the host has the port.
     #[error("port {0} is taken by something else on the host")]
     PortTaken(u16),
@@ -167,16 +167,19 @@ pub(crate) enum BackendError {
 impl BackendError {
     /// Whether it says something about the host, and nothing about the engine that was to be worked on: then that
     /// stays as it is.
-    pub(crate) const fn is_about_the_host(&self) -> bool {
+    pub(crate) const fn is_host_problem(&self) -> bool {
         match self {
-            Self::Unreachable(_) | Self::NoData(_) | Self::Full(_) | Self::Superseded { .. } => true,
+            Self::Unreachable(_)
+            | Self::DataUnavailable(_)
+            | Self::NoCapacity(_)
+            | Self::Superseded { .. } => true,
             Self::NoImage(_) | Self::PortTaken(_) | Self::Failed(_) => false,
         }
     }
 }
 
 /// A backend's answer.
-pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
+pub(crate) type BackendFuture<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
 
 /// What runs engines.
 ///
@@ -185,54 +188,54 @@ pub(crate) type Answer<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
 /// for a later change than the caller's is left alone, which ends the call as [`BackendError::Superseded`].
 pub(crate) trait EngineBackend: Send + Sync + 'static {
     /// Whether the backend can be reached.
-    fn ping(&self) -> Answer<'_, ()>;
+    fn ping(&self) -> BackendFuture<'_, ()>;
 
     /// Whether it can launch no image but the deployment's own: then no engine can stay with an earlier one.
-    fn has_one_image(&self) -> bool;
+    fn has_single_image(&self) -> bool;
 
     /// Fails unless `image` can be launched.
-    fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()>;
+    fn check_image<'a>(&'a self, image: &'a EngineImage) -> BackendFuture<'a, ()>;
 
     /// Whether nothing on the host holds `port`. Does not block.
     fn port_is_free(&self, port: u16) -> bool;
 
     /// Whether the engine's folder is there, with its brain in it.
-    fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool>;
+    fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool>;
 
     /// Launches an engine, after any earlier process or container of it is gone. Its folder is made by its first
-    /// launch; without it, any other is [`BackendError::NoData`].
-    fn launch(&self, launch: Launch) -> Answer<'_, Instance>;
+    /// launch; without it, any other is [`BackendError::DataUnavailable`].
+    fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance>;
 
     /// Asks the engine to end, and makes it after `grace`. Returns once it is gone.
-    fn stop(&self, target: Target, grace: Duration) -> Answer<'_, ()>;
+    fn stop(&self, target: Target, grace: Duration) -> BackendFuture<'_, ()>;
 
     /// Ends the engine at once. Returns once it is gone. Its log is kept until its next launch.
-    fn kill(&self, target: Target) -> Answer<'_, ()>;
+    fn kill(&self, target: Target) -> BackendFuture<'_, ()>;
 
     /// Ends the engine at once and removes what is left of it but its data.
-    fn clear(&self, target: Target) -> Answer<'_, ()>;
+    fn remove_instance(&self, target: Target) -> BackendFuture<'_, ()>;
 
     /// Ends the engine at once and removes its data.
-    fn remove(&self, target: Target) -> Answer<'_, ()>;
+    fn remove_with_data(&self, target: Target) -> BackendFuture<'_, ()>;
 
     /// Copies the brain of an engine that does not run, in the place of an earlier copy.
-    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy>;
+    fn copy_brain(&self, target: Target) -> BackendFuture<'_, BrainCopy>;
 
     /// Puts the copy of the brain of an engine that does not run in the brain's place.
-    fn restore_copy(&self, target: Target) -> Answer<'_, ()>;
+    fn restore_brain(&self, target: Target) -> BackendFuture<'_, ()>;
 
     /// What there is with this deployment's label. From then on the ends of all that run are reported.
-    fn list(&self) -> Answer<'_, Vec<Listed>>;
+    fn list(&self) -> BackendFuture<'_, Vec<EngineListing>>;
 
     /// The ends of instances, from now on.
-    fn exits(&self) -> BoxStream<'static, Exit>;
+    fn exits(&self) -> BoxStream<'static, InstanceExit>;
 
     /// Whether this instance runs; its end may have been told, and it begun anew. From then on its next end is told.
-    fn runs<'a>(&'a self, instance: &'a Instance) -> Answer<'a, bool>;
+    fn is_running<'a>(&'a self, instance: &'a Instance) -> BackendFuture<'a, bool>;
 
     /// The last lines of the engine's log, at most `lines`.
-    fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>>;
+    fn log_tail(&self, engine_id: EngineId, lines: usize) -> BackendFuture<'_, Vec<String>>;
 
     /// The caps that the engine is held to as it runs now; none if it does not run, or is held to none.
-    fn caps(&self, engine_id: EngineId) -> Answer<'_, Option<Caps>>;
+    fn resource_limits(&self, engine_id: EngineId) -> BackendFuture<'_, Option<ResourceLimits>>;
 }

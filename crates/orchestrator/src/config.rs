@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use contract::{AdminKey, EngineImage};
 use secrecy::SecretString;
-use service::env::{Env, Faults, Reader, seconds};
+use service::env::{ConfigErrors, Env, EnvReader, parse_seconds};
 
 pub use self::backend::BackendKind;
 pub use self::database::{DatabaseUrl, PostgresUrl};
-pub use crate::fleet::Rules;
+pub use crate::fleet::SupervisionRules;
 use crate::keys::MasterKey;
 
 /// The version of this binary: the one that the process backend can run.
@@ -28,7 +28,7 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 pub const DEFAULT_NETWORK: &str = "engine_net";
 
 /// Variables that the orchestrator makes for each engine itself: nothing may be passed through under them.
-const MADE_HERE: [&str; 6] =
+const RESERVED_ENGINE_VARS: [&str; 6] =
     ["ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR", "ENGINE_HOST", "ENGINE_PORT", "HOME"];
 
 /// A checked configuration.
@@ -57,7 +57,7 @@ pub struct Config {
     /// The network that engines in containers join.
     pub engine_network: String,
     /// How engines are supervised.
-    pub rules: Rules,
+    pub rules: SupervisionRules,
     /// The folder that holds one folder per engine, and nothing else.
     pub data_root: PathBuf,
     /// The catalog that all engines read.
@@ -147,73 +147,74 @@ impl fmt::Display for Config {
 }
 
 /// An admin key that is shorter, or has fewer different characters, can be guessed.
-const ADMIN_KEY_LENGTH: usize = 16;
-const ADMIN_KEY_DISTINCT: usize = 6;
+const ADMIN_KEY_MIN_LENGTH: usize = 16;
+const ADMIN_KEY_MIN_DISTINCT: usize = 6;
 /// A master key with fewer different characters is a pattern: of 43 at random there are some thirty.
-const MASTER_KEY_DISTINCT: usize = 12;
+const MASTER_KEY_MIN_DISTINCT: usize = 12;
 
 impl Config {
     /// Reads the configuration from variables.
-    pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
-        let mut reader = Reader::new(env);
+    pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
+        let mut reader = EnvReader::new(env);
         let database = DatabaseUrl::read(&mut reader);
         let master_key = reader.required_secret(
             "ORCH_MASTER_KEY",
             "32 random bytes in URL-safe base64 without padding (43 characters), as `openssl rand -base64 32 | tr '+/' '-_' \
              | tr -d =` makes them",
-            |text| Some((MasterKey::parse(text)?, looks_random(text))),
+            |text| Some((MasterKey::parse(text)?, is_random_master_key(text))),
         );
         let admin_key = reader.required_secret(
             "ORCH_ADMIN_KEY",
             "a secret of your choice that a header can carry: printable ASCII, no blank at either end",
             |text| {
-                fits_a_header(text).then(|| (AdminKey::from_text(text.to_owned()), is_hard_to_guess(text)))
+                is_valid_header_value(text)
+                    .then(|| (AdminKey::from_text(text.to_owned()), is_strong_admin_key(text)))
             },
         );
         let backend = BackendKind::read(&mut reader);
         let engine_image = backend.read_image(&mut reader);
-        let engine_env = passed_through(&mut reader, env);
-        let host = reader.or(
+        let engine_env = read_engine_env(&mut reader, env);
+        let host = reader.parse_or(
             "ORCH_HOST",
             "an IP address such as 127.0.0.1",
             IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             |text| text.parse().ok(),
         );
-        let port = reader.or("ORCH_PORT", "a port from 0 (any free one) to 65535", 8_000, number);
-        let boot_timeout = reader.or(
+        let port = reader.parse_or("ORCH_PORT", "a port from 0 (any free one) to 65535", 8_000, parse_port);
+        let boot_timeout = reader.parse_or(
             "ORCH_BOOT_TIMEOUT_S",
             "seconds above 0, decimals allowed",
             Duration::from_mins(1),
-            |text| seconds(text).filter(|timeout| !timeout.is_zero()),
+            |text| parse_seconds(text).filter(|timeout| !timeout.is_zero()),
         );
-        let ports = ports(&mut reader);
-        let url_host = reader.or(
+        let ports = read_ports(&mut reader);
+        let url_host = reader.parse_or(
             "ORCH_ENGINE_URL_HOST",
             "a host name or an IP address by which the products' backends reach this machine's engines",
             "127.0.0.1".to_owned(),
-            url_host,
+            parse_url_host,
         );
-        let engine_network = reader.or(
+        let engine_network = reader.parse_or(
             "ORCH_ENGINE_NETWORK",
             "the name of a network: letters, digits, `.`, `_` and `-`, a letter or digit first",
             DEFAULT_NETWORK.to_owned(),
-            network,
+            parse_network,
         );
-        let rules = rules(&mut reader);
-        let data_root = data_root(&mut reader);
+        let rules = read_rules(&mut reader);
+        let data_root = read_data_root(&mut reader);
         let beside = data_root.parent().unwrap_or(&data_root).join("catalog");
-        let catalog = reader.or(
+        let catalog = reader.parse_or(
             "ORCH_CATALOG_MOUNT_PATH",
             "the absolute path of a folder that is there",
             beside,
             // Engines as processes read it where it is; containers get it mounted from the host.
-            |text| absolute(text).filter(|path| path.is_dir()),
+            |text| parse_absolute_path(text).filter(|path| path.is_dir()),
         );
         let take_over_from = reader.text("ORCH_TAKE_OVER_FROM").filter(|host| !host.is_empty());
         let required = database.zip(master_key).zip(admin_key).zip(engine_image);
         let config = required.map(|(((database, master_key), admin_key), engine_image)| Self {
             database,
-            warnings: weak_keys(master_key.1, admin_key.1),
+            warnings: weak_key_warnings(master_key.1, admin_key.1),
             master_key: master_key.0,
             admin_key: admin_key.0,
             engine_image,
@@ -234,32 +235,32 @@ impl Config {
 }
 
 /// Where the engines' folders are.
-pub(crate) fn data_root(reader: &mut Reader<'_>) -> PathBuf {
-    reader.or(
+pub(crate) fn read_data_root(reader: &mut EnvReader<'_>) -> PathBuf {
+    reader.parse_or(
         "ORCH_DATA_ROOT_PATH",
         "the absolute path of a folder; one that is missing is made",
         PathBuf::from("/var/lib/roundhouse/engines"),
-        |text| absolute(text).filter(|path| path.is_dir() || !path.exists()),
+        |text| parse_absolute_path(text).filter(|path| path.is_dir() || !path.exists()),
     )
 }
 
 /// Whether `text` reaches us as it is when it is sent as a header.
-fn fits_a_header(text: &str) -> bool {
+fn is_valid_header_value(text: &str) -> bool {
     text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && text.trim() == text
 }
 
 /// Whether an admin key is not what anybody would try.
-fn is_hard_to_guess(text: &str) -> bool {
-    text.chars().count() >= ADMIN_KEY_LENGTH && distinct(text) >= ADMIN_KEY_DISTINCT
+fn is_strong_admin_key(text: &str) -> bool {
+    text.chars().count() >= ADMIN_KEY_MIN_LENGTH && distinct_bytes(text) >= ADMIN_KEY_MIN_DISTINCT
 }
 
 /// Whether a key in base64 can be one that was made at random, and not a pattern that fills the place.
-fn looks_random(text: &str) -> bool {
-    distinct(text) >= MASTER_KEY_DISTINCT
+fn is_random_master_key(text: &str) -> bool {
+    distinct_bytes(text) >= MASTER_KEY_MIN_DISTINCT
 }
 
 /// Weak keys are warned of and work: a deployment that has one must start after an upgrade too.
-fn weak_keys(is_random_master: bool, is_strong_admin: bool) -> Vec<&'static str> {
+fn weak_key_warnings(is_random_master: bool, is_strong_admin: bool) -> Vec<&'static str> {
     let master = "ORCH_MASTER_KEY is a pattern and not random bytes: whoever guesses it opens every engine's key. \
                   `roundhouse rekey` changes it.";
     let admin = "ORCH_ADMIN_KEY can be guessed: make it at least 16 characters, chosen at random.";
@@ -268,42 +269,45 @@ fn weak_keys(is_random_master: bool, is_strong_admin: bool) -> Vec<&'static str>
 }
 
 /// How many different bytes `text` has.
-fn distinct(text: &str) -> usize {
+fn distinct_bytes(text: &str) -> usize {
     text.bytes().collect::<HashSet<_>>().len()
 }
 
 /// How engines are supervised: the contract's example values are the defaults.
-fn rules(reader: &mut Reader<'_>) -> Rules {
+fn read_rules(reader: &mut EnvReader<'_>) -> SupervisionRules {
     const SECONDS: &str = "seconds above 0, decimals allowed";
     const COUNT: &str = "a whole number above 0";
-    let usual = Rules::default();
-    let above_zero = |text: &str| seconds(text).filter(|time| !time.is_zero());
+    let usual = SupervisionRules::default();
+    let above_zero = |text: &str| parse_seconds(text).filter(|time| !time.is_zero());
     let count = |text: &str| text.parse().ok().filter(|count: &u32| *count > 0);
-    let check_interval = reader.or("ORCH_HEALTH_CHECK_INTERVAL_S", SECONDS, usual.check_interval, above_zero);
-    let check_timeout = reader.or("ORCH_HEALTH_CHECK_TIMEOUT_S", SECONDS, usual.check_timeout, above_zero);
-    let max_failures = reader.or("ORCH_HEALTH_MAX_FAILURES", COUNT, usual.max_failures, count);
-    let backoff_base = reader.or("ORCH_RESTART_BACKOFF_BASE_S", SECONDS, usual.backoff_base, above_zero);
-    let backoff_max = reader.or("ORCH_RESTART_BACKOFF_MAX_S", SECONDS, usual.backoff_max, above_zero);
-    let max_restarts = reader.or(
+    let check_interval =
+        reader.parse_or("ORCH_HEALTH_CHECK_INTERVAL_S", SECONDS, usual.check_interval, above_zero);
+    let check_timeout =
+        reader.parse_or("ORCH_HEALTH_CHECK_TIMEOUT_S", SECONDS, usual.check_timeout, above_zero);
+    let max_failures = reader.parse_or("ORCH_HEALTH_MAX_FAILURES", COUNT, usual.max_failures, count);
+    let backoff_base =
+        reader.parse_or("ORCH_RESTART_BACKOFF_BASE_S", SECONDS, usual.backoff_base, above_zero);
+    let backoff_max = reader.parse_or("ORCH_RESTART_BACKOFF_MAX_S", SECONDS, usual.backoff_max, above_zero);
+    let max_restarts = reader.parse_or(
         "ORCH_RESTART_MAX_ATTEMPTS",
         "a whole number; 0: failed engines are not restarted",
         usual.max_restarts,
         |text| text.parse().ok(),
     );
-    let idle_threshold = reader.or(
+    let idle_threshold = reader.parse_or(
         "ORCH_IDLE_SLEEP_THRESHOLD_S",
         "seconds, decimals allowed; 0: engines never sleep",
         usual.idle_threshold,
-        seconds,
+        parse_seconds,
     );
     if backoff_max < backoff_base {
-        reader.fault(
+        reader.add_error(
             "ORCH_RESTART_BACKOFF_MAX_S",
             Some(backoff_max.as_secs_f64().to_string()),
             &format!("at least ORCH_RESTART_BACKOFF_BASE_S, which is {}", backoff_base.as_secs_f64()),
         );
     }
-    Rules {
+    SupervisionRules {
         check_interval,
         check_timeout,
         max_failures,
@@ -315,14 +319,14 @@ fn rules(reader: &mut Reader<'_>) -> Rules {
 }
 
 /// A network's name as container engines take it.
-fn network(text: &str) -> Option<String> {
+fn parse_network(text: &str) -> Option<String> {
     let good = text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     good.then(|| text.to_owned())
 }
 
 /// A host as a URL has it; an IPv6 address in brackets.
-fn url_host(text: &str) -> Option<String> {
+fn parse_url_host(text: &str) -> Option<String> {
     let name = |text: &str| {
         let label = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
         !text.is_empty() && text.len() <= 253 && text.bytes().all(label)
@@ -332,24 +336,24 @@ fn url_host(text: &str) -> Option<String> {
     (address.is_some() || name(text)).then(|| text.to_owned())
 }
 
-fn number(text: &str) -> Option<u16> {
+fn parse_port(text: &str) -> Option<u16> {
     text.parse().ok()
 }
 
-fn absolute(text: &str) -> Option<PathBuf> {
+fn parse_absolute_path(text: &str) -> Option<PathBuf> {
     Some(PathBuf::from(text)).filter(|path| Path::is_absolute(path))
 }
 
-fn ports(reader: &mut Reader<'_>) -> PortRange {
-    let port = |text: &str| number(text).filter(|port| *port > 0);
-    let min = reader.or("ORCH_PORT_MIN", "a port from 1 to 65535", 9_001, port);
-    let max = reader.or("ORCH_PORT_MAX", "a port from 1 to 65535", 9_999, port);
+fn read_ports(reader: &mut EnvReader<'_>) -> PortRange {
+    let port = |text: &str| parse_port(text).filter(|port| *port > 0);
+    let min = reader.parse_or("ORCH_PORT_MIN", "a port from 1 to 65535", 9_001, port);
+    let max = reader.parse_or("ORCH_PORT_MAX", "a port from 1 to 65535", 9_999, port);
     PortRange::new(min, max).unwrap_or_else(|| {
         let texts = [reader.text("ORCH_PORT_MIN"), reader.text("ORCH_PORT_MAX")];
         // One that is no port is a fault already.
         if texts.iter().flatten().all(|text| port(text).is_some()) {
             let [_, holds] = texts;
-            reader.fault("ORCH_PORT_MAX", holds, &format!("at least ORCH_PORT_MIN, which is {min}"));
+            reader.add_error("ORCH_PORT_MAX", holds, &format!("at least ORCH_PORT_MIN, which is {min}"));
         }
         PortRange { min, max: min }
     })
@@ -357,14 +361,14 @@ fn ports(reader: &mut Reader<'_>) -> PortRange {
 
 /// The variables named in `ORCH_ENGINE_ENV_PASSTHROUGH` that are set. One that is not set, or empty, is left out: the
 /// list names every provider's key, and few deployments have them all.
-fn passed_through(reader: &mut Reader<'_>, env: &dyn Env) -> Vec<(String, SecretString)> {
-    const LIST: &str = "ORCH_ENGINE_ENV_PASSTHROUGH";
-    let names = reader.text(LIST).unwrap_or_default();
+fn read_engine_env(reader: &mut EnvReader<'_>, env: &dyn Env) -> Vec<(String, SecretString)> {
+    const PASSTHROUGH_VARIABLE: &str = "ORCH_ENGINE_ENV_PASSTHROUGH";
+    let names = reader.text(PASSTHROUGH_VARIABLE).unwrap_or_default();
     let names: Vec<&str> = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
     for name in &names {
-        if !is_variable(name) || name.starts_with("ORCH_") || MADE_HERE.contains(name) {
-            reader.fault(
-                LIST,
+        if !is_variable_name(name) || name.starts_with("ORCH_") || RESERVED_ENGINE_VARS.contains(name) {
+            reader.add_error(
+                PASSTHROUGH_VARIABLE,
                 Some((*name).to_owned()),
                 "a list of variable names, separated by commas, without ORCH_* and without those that the \
                  orchestrator sets itself",
@@ -376,7 +380,7 @@ fn passed_through(reader: &mut Reader<'_>, env: &dyn Env) -> Vec<(String, Secret
     names.into_iter().filter_map(value).collect()
 }
 
-fn is_variable(name: &str) -> bool {
+fn is_variable_name(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         && !name.starts_with(|first: char| first.is_ascii_digit())
 }
@@ -416,7 +420,7 @@ mod tests {
         assert_eq!(config.data_root, Path::new("/var/lib/roundhouse/engines"));
         assert_eq!(config.catalog, Path::new("/var/lib/roundhouse/catalog"));
         assert!(config.engine_env.is_empty());
-        assert_eq!(config.rules, Rules::default());
+        assert_eq!(config.rules, SupervisionRules::default());
         assert_eq!((config.url_host.as_str(), config.engine_network.as_str()), ("127.0.0.1", "engine_net"));
         // What is shown is every variable, and no secret.
         let shown = config.to_string();

@@ -8,16 +8,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use contract::EngineId;
-use service::env::{Env, Faults, Reader};
+use service::env::{ConfigErrors, Env, EnvReader};
 
-use crate::backend::{Marked, marked};
-use crate::config::{BackendKind, DatabaseUrl, data_root};
+use crate::backend::{RootMarker, read_marker};
+use crate::config::{BackendKind, DatabaseUrl, read_data_root};
 use crate::registry::{Inventory, OpenRegistryError, inventory};
 
 /// Where the kernel lists the host's TCP sockets, by `proc_net(5)`.
-const SOCKETS: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+const SOCKET_TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 /// A listening socket, in these lists.
-const LISTENS: &str = "0A";
+const TCP_LISTEN_STATE: &str = "0A";
 
 /// What is looked at.
 #[derive(Clone, Debug)]
@@ -27,14 +27,14 @@ pub struct Doctor {
     /// Where the engines' folders are.
     pub data_root: PathBuf,
     /// Whether engines run in containers of this host.
-    pub containers: bool,
+    pub uses_containers: bool,
 }
 
 /// Something that a person should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The folder of all engines does not hold this deployment's data.
-    NotOurData {
+    ForeignDataRoot {
         /// The folder.
         folder: PathBuf,
         /// The deployment that it belongs to; none if it belongs to none, or is not there.
@@ -51,13 +51,13 @@ pub enum Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotOurData { folder, deployment: None } => write!(
+            Self::ForeignDataRoot { folder, deployment: None } => write!(
                 f,
                 "{} (ORCH_DATA_ROOT_PATH) does not hold the data of the registry's engines: is its disk mounted? Until it \
                  is there, no engine is launched",
                 folder.display()
             ),
-            Self::NotOurData { folder, deployment: Some(id) } => write!(
+            Self::ForeignDataRoot { folder, deployment: Some(id) } => write!(
                 f,
                 "{} (ORCH_DATA_ROOT_PATH) belongs to another deployment, {id}: until the right folder is there, no \
                  engine is launched",
@@ -103,7 +103,7 @@ pub enum DoctorError {
     },
     /// It is no registry, or one of a later version.
     #[error("{database} is not a registry that this version of roundhouse knows")]
-    Unknown {
+    NotARegistry {
         /// What it is not.
         database: DatabaseUrl,
     },
@@ -120,12 +120,12 @@ pub enum DoctorError {
 
 impl Doctor {
     /// Reads `ORCH_DATABASE_URL`, `ORCH_DATA_ROOT_PATH` and `ORCH_BACKEND`.
-    pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
-        let mut reader = Reader::new(env);
+    pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
+        let mut reader = EnvReader::new(env);
         let database = DatabaseUrl::read(&mut reader);
         let containers = matches!(BackendKind::read(&mut reader), BackendKind::Docker { .. });
-        let data_root = data_root(&mut reader);
-        let doctor = database.map(|database| Self { database, data_root, containers });
+        let data_root = read_data_root(&mut reader);
+        let doctor = database.map(|database| Self { database, data_root, uses_containers: containers });
         reader.finish(doctor)
     }
 
@@ -133,10 +133,10 @@ impl Doctor {
     ///
     /// # Errors
     /// See [`DoctorError`].
-    pub async fn examine(&self) -> Result<Vec<Finding>, DoctorError> {
-        let folders = self.folders()?;
+    pub async fn run(&self) -> Result<Vec<Finding>, DoctorError> {
+        let folders = self.engine_folders()?;
         let known = self.inventory().await?;
-        let mut findings: Vec<_> = self.of_root(&known)?.into_iter().collect();
+        let mut findings: Vec<_> = self.check_data_root(&known)?.into_iter().collect();
         if findings.is_empty() {
             let with_folder: BTreeSet<_> = folders.iter().map(|(engine_id, _)| engine_id.as_str()).collect();
             let without = known.settled.iter().filter(|engine_id| !with_folder.contains(engine_id.as_str()));
@@ -145,31 +145,31 @@ impl Doctor {
         }
         let without = folders.into_iter().filter(|(engine_id, _)| !known.engines.contains(engine_id));
         findings.extend(without.map(|(_, folder)| Finding::FolderWithoutEngine(folder)));
-        let open = if self.containers { open_ports() } else { BTreeSet::new() };
+        let open = if self.uses_containers { open_ports() } else { BTreeSet::new() };
         findings.extend((!open.is_empty()).then_some(Finding::OpenToContainers(open)));
         Ok(findings)
     }
 
     /// What is wrong with the folder that holds all others.
-    fn of_root(&self, known: &Inventory) -> Result<Option<Finding>, DoctorError> {
+    fn check_data_root(&self, known: &Inventory) -> Result<Option<Finding>, DoctorError> {
         let folder = || self.data_root.clone();
         let Some(id) = &known.deployment_id else { return Ok(None) };
-        let marked = marked(&self.data_root, id);
+        let marked = read_marker(&self.data_root, id);
         let deployment = match marked.map_err(|source| DoctorError::Folder { folder: folder(), source })? {
-            Marked::Ours => return Ok(None),
-            Marked::Others(id) => Some(id),
+            RootMarker::Ours => return Ok(None),
+            RootMarker::OtherDeployment(id) => Some(id),
             // It is marked before the first launch, or by the next one of a version that marks.
-            Marked::Unmarked | Marked::Missing if known.settled.is_empty() => return Ok(None),
-            Marked::Unmarked if known.settled.iter().any(|id| self.data_root.join(id).is_dir()) => {
+            RootMarker::Unmarked | RootMarker::Missing if known.settled.is_empty() => return Ok(None),
+            RootMarker::Unmarked if known.settled.iter().any(|id| self.data_root.join(id).is_dir()) => {
                 return Ok(None);
             }
-            Marked::Unmarked | Marked::Missing => None,
+            RootMarker::Unmarked | RootMarker::Missing => None,
         };
-        Ok(Some(Finding::NotOurData { folder: folder(), deployment }))
+        Ok(Some(Finding::ForeignDataRoot { folder: folder(), deployment }))
     }
 
     /// The folders that are named like an engine's, in order.
-    fn folders(&self) -> Result<Vec<(String, PathBuf)>, DoctorError> {
+    fn engine_folders(&self) -> Result<Vec<(String, PathBuf)>, DoctorError> {
         let failed = |source| DoctorError::Folder { folder: self.data_root.clone(), source };
         let entries = match fs::read_dir(&self.data_root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -197,7 +197,7 @@ impl Doctor {
         match inventory(&self.database).await {
             Ok(Some(inventory)) => Ok(inventory),
             Ok(None) | Err(OpenRegistryError::Corrupt(_)) => {
-                Err(DoctorError::Unknown { database: database() })
+                Err(DoctorError::NotARegistry { database: database() })
             }
             Err(error) => Err(unreadable(error.into())),
         }
@@ -207,7 +207,7 @@ impl Doctor {
 /// The ports on which something listens on all addresses of this host.
 fn open_ports() -> BTreeSet<u16> {
     // A kernel without IPv6 has no list of it.
-    let lists = SOCKETS.iter().filter_map(|file| fs::read_to_string(Path::new(file)).ok());
+    let lists = SOCKET_TABLES.iter().filter_map(|file| fs::read_to_string(Path::new(file)).ok());
     lists.flat_map(|list| ports_open_to_all(&list)).collect()
 }
 
@@ -216,7 +216,7 @@ fn ports_open_to_all(list: &str) -> Vec<u16> {
     let open = list.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let (address, port) = fields.next()?.split_once(':')?;
-        let listens = fields.nth(1)? == LISTENS;
+        let listens = fields.nth(1)? == TCP_LISTEN_STATE;
         let to_all = address.bytes().all(|digit| digit == b'0');
         (listens && to_all).then(|| u16::from_str_radix(port, 16).ok())?
     });

@@ -2,41 +2,41 @@
 //!
 //! A change of an engine is claim → act → settle: its row is claimed by compare-and-swap, the backend acts,
 //! and the next state is committed with its audit row. The table in [`lifecycle`] says which change is legal.
-//! Each change flies as a task of its own ([`flight`]), so that callers share it and none of them cancels it by
+//! Each change flies as a task of its own ([`operation`]), so that callers share it and none of them cancels it by
 //! hanging up.
 
+mod audit_feed;
+mod auth_failure_log;
 mod boot;
-mod boot_gate;
-mod calls;
-mod destroying;
-mod duties;
+mod boot_limiter;
+mod destroy;
+mod endpoints;
+mod engine_identity;
 mod error;
-mod events;
+mod execute;
 mod exits;
 mod explain;
-mod flight;
-mod launching;
+mod key_rotation;
+mod launch;
 pub(crate) mod lifecycle;
-mod long_answers;
-mod moving;
-mod persisting;
+mod operation;
 mod policies;
 mod products;
-mod provisioning;
-mod pursuit;
-mod rate;
-mod reads;
-mod recognising;
+mod provision;
+mod queries;
+mod rate_limit;
 mod reconcile;
-mod record;
-mod refused_keys;
 mod repair;
-mod restarting;
-mod resting;
-mod rotating;
+mod restart;
+mod settle_retry;
+mod stop;
+mod stream_limiter;
 mod supervision;
+mod supervisor;
 mod telemetry;
+mod version_move;
 mod versions;
+mod views;
 
 #[cfg(test)]
 mod tests;
@@ -51,66 +51,66 @@ use service::clock::Clock;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use calls::Reach;
+pub(crate) use audit_feed::{AuditFeed, FeedItem};
+pub(crate) use endpoints::EngineEndpoint;
 pub use error::FleetError;
-pub(crate) use events::{Follower, Told};
-pub(crate) use long_answers::{LongAnswer, LongAnswers};
-pub(crate) use policies::may_act;
+pub(crate) use policies::check_not_suspended;
+pub(crate) use stream_limiter::{StreamLimiter, StreamPermit};
 
-use self::boot_gate::BootGate;
-use self::flight::Flights;
-use self::policies::Policies;
+use self::auth_failure_log::AuthFailureLog;
+use self::boot_limiter::BootLimiter;
+use self::operation::Operations;
+use self::policies::PolicyCache;
 use self::products::ProductCache;
-use self::rate::RateLimiter;
-use self::reads::log_readers;
-use self::refused_keys::RefusedKeys;
-pub use self::supervision::Rules;
+use self::queries::max_concurrent_log_reads;
+use self::rate_limit::RateLimiter;
 use self::supervision::Supervision;
+pub use self::supervision::SupervisionRules;
 pub(crate) use self::telemetry::Telemetry;
-use crate::backend::{Bounded, DataRoot, EngineBackend, Exit, Probe};
+use crate::backend::{DataRoot, DeadlineBackend, EngineBackend, InstanceExit, Probe};
 use crate::config::PortRange;
+use crate::fault_injection::{self, Mutation};
 use crate::keys::Vault;
-use crate::registry::{EngineRow, Entry, Next, PortRule, Registry, RegistryError};
-use crate::sabotage::{self, Saboteur};
+use crate::registry::{AuditEntry, EngineRow, NextState, PortAllocator, Registry, RegistryError};
 
 /// What a change may take beyond a boot: at least what the backend's calls around it may take together.
-const BEYOND_BOOT: Duration = Duration::from_secs(40);
+const OPERATION_OVERHEAD: Duration = Duration::from_secs(40);
 
 /// Exits that a booting engine may fall behind before it misses its own: it looks up once per poll.
-const EXIT_BACKLOG: usize = 4_096;
+const EXIT_CHANNEL_CAPACITY: usize = 4_096;
 
 /// All engines of one deployment.
 pub struct Fleet {
     settings: Settings,
     registry: Registry,
     vault: Vault,
-    backend: Bounded,
+    backend: DeadlineBackend,
     probe: Arc<dyn Probe>,
-    ports: PortRule,
+    ports: PortAllocator,
     clock: Arc<dyn Clock>,
     products: ProductCache,
     /// Held by whoever replaces a policy: one after the other.
-    policy_turns: Arc<tokio::sync::Mutex<()>>,
-    rates: RateLimiter,
-    flights: Arc<Flights>,
+    policy_update_lock: Arc<tokio::sync::Mutex<()>>,
+    rate_limiter: RateLimiter,
+    operations: Arc<Operations>,
     supervision: Supervision,
-    boot_gate: BootGate,
-    policies: Policies,
+    boot_limiter: BootLimiter,
+    policies: PolicyCache,
     telemetry: Telemetry,
-    log_readers: Arc<Semaphore>,
-    long_answers: LongAnswers,
-    refused_keys: RefusedKeys,
-    exits: broadcast::Sender<Exit>,
+    log_read_permits: Arc<Semaphore>,
+    stream_limiter: StreamLimiter,
+    auth_failures: AuthFailureLog,
+    exits: broadcast::Sender<InstanceExit>,
     ready: watch::Sender<bool>,
     /// Streams that would never end by themselves end with this.
-    closing: CancellationToken,
+    stream_shutdown: CancellationToken,
 }
 
 /// What the rules are told by the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// This process, as claims name it.
-    pub(crate) owner: String,
+    pub(crate) claim_owner: String,
     /// The image of engines that do not ask for one.
     pub(crate) engine_image: EngineImage,
     /// Variables passed through to every engine.
@@ -119,11 +119,11 @@ pub(crate) struct Settings {
     pub(crate) ports: PortRange,
     /// The host in engines' addresses, as their callers reach them.
     pub(crate) url_host: String,
-    pub(crate) rules: Rules,
+    pub(crate) rules: SupervisionRules,
 }
 
 /// What the fleet stands on.
-pub(crate) struct Parts {
+pub(crate) struct FleetDeps {
     pub(crate) registry: Registry,
     pub(crate) vault: Vault,
     pub(crate) backend: Arc<dyn EngineBackend>,
@@ -133,33 +133,37 @@ pub(crate) struct Parts {
 }
 
 impl Fleet {
-    pub(crate) fn new(settings: Settings, parts: Parts) -> Arc<Self> {
-        let Parts { registry, vault, backend, data, probe, clock } = parts;
+    pub(crate) fn new(settings: Settings, parts: FleetDeps) -> Arc<Self> {
+        let FleetDeps { registry, vault, backend, data, probe, clock } = parts;
         let probing = Arc::clone(&backend);
-        let leases = PortRule::new(settings.ports, move |port| probing.port_is_free(port));
-        let (exits, _) = broadcast::channel(EXIT_BACKLOG);
+        let leases = PortAllocator::new(settings.ports, move |port| probing.port_is_free(port));
+        let (exits, _) = broadcast::channel(EXIT_CHANNEL_CAPACITY);
         Arc::new(Self {
             supervision: Supervision::new(settings.rules),
-            boot_gate: if sabotage::by(Saboteur::NoGate) { BootGate::wide_open() } else { BootGate::new() },
-            policies: Policies::default(),
+            boot_limiter: if fault_injection::active(Mutation::NoGate) {
+                BootLimiter::unlimited()
+            } else {
+                BootLimiter::new()
+            },
+            policies: PolicyCache::default(),
             telemetry: Telemetry::new(),
-            log_readers: Arc::new(Semaphore::new(log_readers())),
-            long_answers: LongAnswers::new(),
-            refused_keys: RefusedKeys::default(),
+            log_read_permits: Arc::new(Semaphore::new(max_concurrent_log_reads())),
+            stream_limiter: StreamLimiter::new(),
+            auth_failures: AuthFailureLog::default(),
             settings,
             registry,
             vault,
-            backend: Bounded::new(backend, Arc::clone(&clock), data),
+            backend: DeadlineBackend::new(backend, Arc::clone(&clock), data),
             probe,
             ports: leases,
             clock,
             products: ProductCache::default(),
-            policy_turns: Arc::default(),
-            rates: RateLimiter::default(),
-            flights: Arc::default(),
+            policy_update_lock: Arc::default(),
+            rate_limiter: RateLimiter::default(),
+            operations: Arc::default(),
             exits,
             ready: watch::Sender::new(false),
-            closing: CancellationToken::new(),
+            stream_shutdown: CancellationToken::new(),
         })
     }
 
@@ -175,13 +179,13 @@ impl Fleet {
     }
 
     /// Notes that the key in `header` of the request at hand was refused.
-    pub(crate) fn key_was_refused(&self, header: &'static str, client: Option<IpAddr>) {
-        self.refused_keys.log(header, client, self.clock.monotonic());
+    pub(crate) fn log_auth_failure(&self, header: &'static str, client: Option<IpAddr>) {
+        self.auth_failures.log(header, client, self.clock.monotonic());
     }
 
     /// How long a caller waits at most, whatever happens.
-    fn patience(&self) -> Duration {
-        self.settings.boot_timeout + BEYOND_BOOT
+    fn operation_timeout(&self) -> Duration {
+        self.settings.boot_timeout + OPERATION_OVERHEAD
     }
 
     fn now(&self) -> Timestamp {
@@ -192,16 +196,18 @@ impl Fleet {
     async fn settle(
         &self,
         row: &EngineRow,
-        next: Next,
-        entry: Option<&Entry>,
+        next: NextState,
+        entry: Option<&AuditEntry>,
     ) -> Result<Option<EngineRow>, RegistryError> {
         // Before the commit: what is due some time from now is due then, whatever becomes of the wall clock.
-        let (now, wall) = (self.moment(), self.now());
-        let wanted = matches!(next, Next::Running { wanted: true, .. });
-        let moves = !matches!(next, Next::Unchanged | Next::Rotated(_));
-        let rotates = matches!(next, Next::Rotated(_));
-        let settled = match self.persist(row, next, entry).await {
-            Err(RegistryError::Database(_)) if sabotage::by(Saboteur::AckUnwritten) => Some(row.clone()),
+        let (now, wall) = (self.now_mono_millis(), self.now());
+        let wanted = matches!(next, NextState::Running { on_demand: true, .. });
+        let moves = !matches!(next, NextState::Unchanged | NextState::KeyRotated(_));
+        let rotates = matches!(next, NextState::KeyRotated(_));
+        let settled = match self.settle_with_retry(row, next, entry).await {
+            Err(RegistryError::Database(_)) if fault_injection::active(Mutation::AckUnwritten) => {
+                Some(row.clone())
+            }
             settled => settled?,
         };
         if let (Some(settled), true) = (&settled, rotates) {
@@ -209,15 +215,15 @@ impl Fleet {
         }
         match &settled {
             None => self.supervision.forget(row.engine_id),
-            Some(settled) if moves => self.supervision.follow(settled, wanted, now, wall),
+            Some(settled) if moves => self.supervision.track(settled, wanted, now, wall),
             Some(_) => {}
         }
         Ok(settled)
     }
 
     /// The answers that last.
-    pub(crate) const fn long_answers(&self) -> &LongAnswers {
-        &self.long_answers
+    pub(crate) const fn stream_limiter(&self) -> &StreamLimiter {
+        &self.stream_limiter
     }
 
     /// The figures for the operator's monitoring.
@@ -227,22 +233,22 @@ impl Fleet {
 
     /// These figures, in the `OpenMetrics` text format.
     pub(crate) fn open_metrics(&self) -> String {
-        self.telemetry.encode(self.supervision.len(), self.flights.len())
+        self.telemetry.encode(self.supervision.len(), self.operations.len())
     }
 
     /// Ends the streams that would never end by themselves.
     pub(crate) fn end_streams(&self) {
-        self.closing.cancel();
+        self.stream_shutdown.cancel();
     }
 
     /// Waits for the changes under way, at most for `limit`.
-    pub(crate) async fn landed(&self, limit: Duration) {
-        self.flights.landed(limit).await;
+    pub(crate) async fn drained(&self, limit: Duration) {
+        self.operations.drained(limit).await;
     }
 
     /// Returns when another orchestrator has taken the registry over.
-    pub(crate) async fn deposed(&self) {
-        self.registry.deposed().await;
+    pub(crate) async fn lost_leadership(&self) {
+        self.registry.lost_leadership().await;
     }
 
     /// Closes the registry.
@@ -252,8 +258,8 @@ impl Fleet {
 
     /// Whether neither the registry nor a disk has anything to do.
     #[cfg(test)]
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.registry.is_quiet() && self.backend.is_quiet()
+    pub(crate) fn is_idle(&self) -> bool {
+        self.registry.is_idle() && self.backend.is_idle()
     }
 
     #[cfg(test)]
@@ -262,7 +268,7 @@ impl Fleet {
     }
 
     /// Drops every change where it stands, as a kill does.
-    pub(crate) fn abandon(&self) {
-        self.flights.abandon();
+    pub(crate) fn abort_operations(&self) {
+        self.operations.abort_all();
     }
 }

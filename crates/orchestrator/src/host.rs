@@ -10,7 +10,7 @@ use std::fs;
 use sha2::{Digest as _, Sha256};
 
 /// Where the system keeps the host's identity, by `machine-id(5)`.
-const MACHINE_ID: &str = "/etc/machine-id";
+const MACHINE_ID_PATH: &str = "/etc/machine-id";
 
 /// A host: what tells it from all others, and its name for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,13 +22,13 @@ pub(crate) struct Host {
 
 impl Host {
     /// This host; none where it has no identity, as most containers have none.
-    pub(crate) fn here() -> Option<Self> {
-        let machine_id = fs::read_to_string(MACHINE_ID).ok()?;
+    pub(crate) fn current() -> Option<Self> {
+        let machine_id = fs::read_to_string(MACHINE_ID_PATH).ok()?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        Self::of(&machine_id, name)
+        Self::from_machine_id(&machine_id, name)
     }
 
-    fn of(machine_id: &str, name: String) -> Option<Self> {
+    fn from_machine_id(machine_id: &str, name: String) -> Option<Self> {
         let machine_id = machine_id.trim();
         let is_one = machine_id.len() == 32 && machine_id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let digest = Sha256::digest(format!("roundhouse host {machine_id}"));
@@ -47,7 +47,7 @@ impl Host {
     }
 
     /// Whether it is the same host, whatever it is called.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.id == other.id
     }
 }
@@ -65,14 +65,16 @@ mod tests {
     #[test]
     fn a_host_is_known_by_its_machine_id_alone_and_does_not_show_it() {
         let machine_id = "3d1219c7c4c5404aaa1f6d2a48adfda4\n";
-        let here = Host::of(machine_id, "a".to_owned()).unwrap();
+        let here = Host::from_machine_id(machine_id, "a".to_owned()).unwrap();
         let read = Host::parse(&here.to_string()).unwrap();
         assert_eq!(read, here);
-        assert!(read.is(&Host::of(machine_id, "renamed".to_owned()).unwrap()));
-        assert!(!read.is(&Host::of(&machine_id.replace('3', "4"), "a".to_owned()).unwrap()));
+        assert!(read.is_same(&Host::from_machine_id(machine_id, "renamed".to_owned()).unwrap()));
+        assert!(
+            !read.is_same(&Host::from_machine_id(&machine_id.replace('3', "4"), "a".to_owned()).unwrap())
+        );
         assert!(!here.to_string().contains(machine_id.trim()));
         for nobody in ["", "\n", "uninitialized\n"] {
-            assert_eq!(Host::of(nobody, "a".to_owned()), None);
+            assert_eq!(Host::from_machine_id(nobody, "a".to_owned()), None);
         }
     }
 }

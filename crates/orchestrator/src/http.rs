@@ -5,14 +5,14 @@ mod auth;
 mod docs;
 mod engines;
 mod error;
-mod figures;
-mod front;
+mod guarded_body;
 mod health;
-mod held;
 mod logs;
+mod metrics;
+mod path_rewrite;
 mod products;
 mod proxy;
-mod seats;
+mod startup_gate;
 mod versions;
 
 #[cfg(test)]
@@ -24,24 +24,24 @@ use axum::Router;
 use axum::extract::{FromRef, Request};
 use axum::response::Response;
 use contract::{AdminKey, ErrorCode};
-use service::http::{ApiError, finish_counting};
+use service::http::{ApiError, apply_layers_counting_errors};
 use tower::util::{MapRequest, MapResponse};
 
 use crate::fleet::Fleet;
 
 #[cfg(test)]
 pub(crate) use self::docs::document;
-pub(crate) use self::front::Front;
+pub(crate) use self::startup_gate::StartupGate;
 
 /// The largest body taken.
 const MAX_BODY_BYTES: usize = 1024 * 1024;
 
 /// What handlers share.
 #[derive(Clone, FromRef)]
-struct App {
+struct AppState {
     fleet: Arc<Fleet>,
     admin_key: AdminKey,
-    carrier: proxy::Carrier,
+    proxy_client: proxy::ProxyClient,
 }
 
 /// Every route, with all that stands around them.
@@ -50,14 +50,20 @@ pub(crate) type Routes = MapResponse<MapRequest<Router, fn(Request) -> Request>,
 /// Makes the routes.
 pub(crate) fn routes(fleet: Arc<Fleet>, admin_key: AdminKey) -> Routes {
     let counting = Arc::clone(&fleet);
-    let router = bare(App { fleet, admin_key, carrier: proxy::Carrier::new() });
-    let router = finish_counting(router, MAX_BODY_BYTES, move |code| counting.telemetry().refused(code));
-    MapResponse::new(MapRequest::new(router, seats::keep_user_ids_apart), seats::name_all_methods)
+    let router =
+        router_without_middleware(AppState { fleet, admin_key, proxy_client: proxy::ProxyClient::new() });
+    let router = apply_layers_counting_errors(router, MAX_BODY_BYTES, move |code| {
+        counting.telemetry().record_error(code);
+    });
+    MapResponse::new(
+        MapRequest::new(router, path_rewrite::rewrite_provision_path),
+        path_rewrite::complete_allow_header,
+    )
 }
 
 /// The routes with nothing around them.
-fn bare(app: App) -> Router {
-    let routes = docs::always().merge(docs::when_ready().route(docs::PATH, docs::serve()));
+fn router_without_middleware(app: AppState) -> Router {
+    let routes = docs::startup_routes().merge(docs::ready_routes().route(docs::OPENAPI_PATH, docs::serve()));
     Router::from(routes).with_state(app)
 }
 

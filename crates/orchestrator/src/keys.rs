@@ -11,7 +11,7 @@ pub(crate) enum Purpose {
     /// The key under which the engine seals its own credentials.
     EngineSecrets,
     /// A known text that shows whether the master key is the right one.
-    Canary,
+    KeyCheck,
 }
 
 impl AsRef<str> for Purpose {
@@ -19,7 +19,7 @@ impl AsRef<str> for Purpose {
         match self {
             Self::EngineKey => "engine_key",
             Self::EngineSecrets => "ad_encryption_key",
-            Self::Canary => "canary",
+            Self::KeyCheck => "canary",
         }
     }
 }

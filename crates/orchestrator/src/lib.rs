@@ -7,18 +7,18 @@
 mod backend;
 pub mod config;
 pub mod doctor;
+mod fault_injection;
 mod fleet;
 mod host;
 mod http;
+mod keyed_locks;
 mod keys;
-#[cfg(test)]
-mod lessons;
-mod locks;
 mod orchestrator;
 mod preflight;
 mod registry;
+#[cfg(test)]
+mod regressions;
 pub mod rekey;
-mod sabotage;
 #[cfg(test)]
 mod testing;
 
@@ -26,5 +26,5 @@ pub use config::Config;
 pub use fleet::{Fleet, FleetError};
 pub use keys::{KeyError, MasterKey};
 pub use orchestrator::{OpenError, Orchestrator};
-pub use preflight::{Lack, preflight};
-pub use registry::{Break, Checked, VerifyError, verify};
+pub use preflight::{PreflightError, preflight};
+pub use registry::{ChainBreak, VerifiedProduct, VerifyError, verify};

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use contract::AdminKey;
 use service::clock::Clock;
-use service::lock::Holder;
-use service::serve::{Bounds, serve};
+use service::lock::LockHolder;
+use service::serve::{ServeLimits, serve};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -19,28 +19,31 @@ use crate::backend::docker::{self, DockerBackend, NetworkFault};
 use crate::backend::process::{self, ProcessBackend};
 use crate::backend::{DataRoot, EngineBackend, HttpProbe, Probe};
 use crate::config::{BackendKind, Config, DatabaseUrl};
-use crate::fleet::{Fleet, Parts, Settings};
+use crate::fleet::{Fleet, FleetDeps, Settings};
 use crate::host::Host;
 use crate::http;
 use crate::keys::{KeyError, Purpose, Vault};
-use crate::registry::{CANARY, DEPLOYMENT_ID, HOST, OpenRegistryError, Registry, RegistryError};
+use crate::registry::{DEPLOYMENT_ID, HOST, KEY_CHECK, OpenRegistryError, Registry, RegistryError};
 
 /// What the canary says. Known to all: it shows only whether the master key is the one that sealed it.
-pub(crate) const CANARY_SONG: &str = "roundhouse";
+pub(crate) const KEY_CHECK_TEXT: &str = "roundhouse";
 
 /// How often a standby looks whether the registry is free.
-const STANDBY_PAUSE: Duration = Duration::from_secs(1);
+const STANDBY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long requests, and the changes that they began, may take to finish at shutdown.
-const DRAIN: Duration = Duration::from_secs(30);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much longer than [`DRAIN`] the background tasks and the registry's connections may take to end. What hangs
+/// How much longer than [`DRAIN_TIMEOUT`] the background tasks and the registry's connections may take to end. What hangs
 /// then, as the server of a database may, is abandoned: claims are settled at the next start, and the locks go with
 /// the process.
-const CLOSING: Duration = Duration::from_millis(500);
+const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
-const BOUNDS: Bounds =
-    Bounds { max_connections: 16_384, header_read_timeout: Duration::from_secs(30), drain: DRAIN };
+const SERVE_LIMITS: ServeLimits = ServeLimits {
+    max_connections: 16_384,
+    header_read_timeout: Duration::from_secs(30),
+    drain_timeout: DRAIN_TIMEOUT,
+};
 
 /// An orchestrator that holds its registry.
 pub struct Orchestrator {
@@ -49,15 +52,15 @@ pub struct Orchestrator {
 }
 
 /// What an orchestrator does beside answering.
-struct Work {
-    keeping: CancellationToken,
+struct BackgroundTasks {
+    shutdown: CancellationToken,
     tasks: TaskTracker,
 }
 
-impl Work {
+impl BackgroundTasks {
     /// Ends the tasks. One that still waits for a backend or a database at `deadline` is left behind.
-    async fn end(self, deadline: Instant) {
-        self.keeping.cancel();
+    async fn stop(self, deadline: Instant) {
+        self.shutdown.cancel();
         self.tasks.close();
         if tokio::time::timeout_at(deadline, self.tasks.wait()).await.is_err() {
             tracing::warn!(
@@ -80,14 +83,14 @@ pub enum OpenError {
         /// The registry.
         database: DatabaseUrl,
         /// Who has it.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// A later version wrote the registry.
     #[error(
         "the registry {database} was written by a later version of roundhouse (its schema has version {found}, this \
          binary knows up to {known}): run that version, or restore a backup from before the upgrade"
     )]
-    Newer {
+    SchemaTooNew {
         /// The registry.
         database: DatabaseUrl,
         /// Its schema's version.
@@ -111,7 +114,7 @@ pub enum OpenError {
         "{database} holds a table `{table}` that is not roundhouse's: give the registry a file or a database of \
          its own"
     )]
-    Foreign {
+    ForeignTables {
         /// Where the registry should be.
         database: DatabaseUrl,
         /// One of the tables.
@@ -139,7 +142,7 @@ pub enum OpenError {
     },
     /// Another orchestrator has the registry now.
     #[error("another orchestrator has taken over the registry {database}; this one ends")]
-    Deposed {
+    LostLeadership {
         /// The registry.
         database: DatabaseUrl,
     },
@@ -149,7 +152,7 @@ pub enum OpenError {
          cannot be seen from here, and would be launched a second time. If that host is off for good, and \
          ORCH_DATA_ROOT_PATH holds the same data here, set ORCH_TAKE_OVER_FROM={host}"
     )]
-    Elsewhere {
+    EnginesOnOtherHost {
         /// The registry.
         database: DatabaseUrl,
         /// The other host's name.
@@ -181,7 +184,7 @@ pub enum OpenError {
     Network(NetworkError),
     /// The operating system gave no randomness.
     #[error("no key could be made")]
-    Keys(#[source] KeyError),
+    KeyGeneration(#[source] KeyError),
 }
 
 /// Why the engines' network cannot be used.
@@ -190,16 +193,16 @@ pub enum OpenError {
 pub struct NetworkError(NetworkFault);
 
 impl OpenError {
-    pub(crate) fn registry(database: DatabaseUrl, error: OpenRegistryError) -> Self {
+    pub(crate) fn from_registry_error(database: DatabaseUrl, error: OpenRegistryError) -> Self {
         match error {
             OpenRegistryError::Held(holder) => Self::InUse { database, holder },
-            OpenRegistryError::Newer { found, known } => Self::Newer { database, found, known },
+            OpenRegistryError::SchemaTooNew { found, known } => Self::SchemaTooNew { database, found, known },
             OpenRegistryError::Corrupt(error) => Self::Corrupt { database, source: Box::new(error) },
-            OpenRegistryError::Foreign { table } => Self::Foreign { database, table },
+            OpenRegistryError::ForeignTables { table } => Self::ForeignTables { database, table },
             OpenRegistryError::Refused { reason } => Self::Refused { database, reason },
             OpenRegistryError::Unreachable(error) => Self::Unreachable { database, source: Box::new(error) },
             OpenRegistryError::Database(error) => Self::Registry { database, source: Box::new(error) },
-            OpenRegistryError::PointReads(error) => Self::Registry { database, source: Box::new(error) },
+            OpenRegistryError::HotReadPool(error) => Self::Registry { database, source: Box::new(error) },
             OpenRegistryError::Folder(error) => Self::Registry { database, source: Box::new(error) },
         }
     }
@@ -208,12 +211,12 @@ impl OpenError {
 impl Orchestrator {
     /// Takes hold of the registry and the master key. Nothing runs yet.
     pub async fn open(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
-        let vault = Vault::new(&config.master_key).map_err(OpenError::Keys)?;
+        let vault = Vault::new(&config.master_key).map_err(OpenError::KeyGeneration)?;
         let (registry, deployment_id) = open_registry(&config, &vault, clock.as_ref()).await?;
-        let known = registry.known_data().await.map_err(|error| of_registry(&config.database, error))?;
-        let name = registry.name(&config.database).await;
-        let name = name.map_err(|error| of_registry(&config.database, error))?;
-        let data = DataRoot::new(config.data_root.clone(), deployment_id.clone(), known).locked_for(name);
+        let known = registry.known_data().await.map_err(|error| registry_error(&config.database, error))?;
+        let name = registry.identity(&config.database).await;
+        let name = name.map_err(|error| registry_error(&config.database, error))?;
+        let data = DataRoot::new(config.data_root.clone(), deployment_id.clone(), known).with_lock(name);
         let probe: Arc<dyn Probe> = Arc::new(HttpProbe { host: "127.0.0.1" });
         let backend: Arc<dyn EngineBackend> = match &config.backend {
             BackendKind::Process => {
@@ -234,20 +237,20 @@ impl Orchestrator {
                     deployment_id,
                     data_root: config.data_root.clone(),
                     catalog: config.catalog.clone(),
-                    user: docker::User::of_engines(),
+                    user: docker::User::for_engines(),
                 };
                 let backend = DockerBackend::new(options, Arc::clone(&clock));
                 backend.check_network().await.map_err(|fault| OpenError::Network(NetworkError(fault)))?;
                 Arc::new(backend)
             }
         };
-        Ok(Self::with(config, Parts { registry, vault, backend, data, probe, clock }))
+        Ok(Self::from_parts(config, FleetDeps { registry, vault, backend, data, probe, clock }))
     }
 
     /// An orchestrator over parts that are open already.
-    pub(crate) fn with(config: Config, parts: Parts) -> Self {
+    pub(crate) fn from_parts(config: Config, parts: FleetDeps) -> Self {
         let settings = Settings {
-            owner: Uuid::now_v7().simple().to_string(),
+            claim_owner: Uuid::now_v7().simple().to_string(),
             engine_image: config.engine_image,
             engine_env: config.engine_env,
             boot_timeout: config.boot_timeout,
@@ -273,10 +276,10 @@ impl Orchestrator {
         listener: TcpListener,
         shutdown: CancellationToken,
     ) -> Result<(), OpenError> {
-        let front = http::Front::new();
+        let front = http::StartupGate::new();
         let served = shutdown.child_token();
         let database = config.database.clone();
-        let serving = serve(listener, front.clone(), BOUNDS, served.clone());
+        let serving = serve(listener, front.clone(), SERVE_LIMITS, served.clone());
         let working = async {
             // Without an orchestrator there is nothing to serve.
             let unserved = served.clone().drop_guard();
@@ -284,27 +287,27 @@ impl Orchestrator {
             let Some(orchestrator) = opened.transpose()? else { return Ok(None) };
             unserved.disarm();
             front.open(orchestrator.routes());
-            let work = orchestrator.begin();
+            let work = orchestrator.spawn_background_tasks();
             let deposed = tokio::select! {
                 () = shutdown.cancelled() => false,
-                () = orchestrator.fleet.deposed() => true,
+                () = orchestrator.fleet.lost_leadership() => true,
             };
-            let deadline = Instant::now() + DRAIN + CLOSING;
+            let deadline = Instant::now() + DRAIN_TIMEOUT + CLOSE_GRACE;
             orchestrator.fleet.end_streams();
             if deposed {
                 // What it does now comes to nothing: the registry takes no word of it.
-                work.keeping.cancel();
+                work.shutdown.cancel();
                 served.cancel();
-                orchestrator.fleet.abandon();
+                orchestrator.fleet.abort_operations();
             }
-            orchestrator.fleet.landed(DRAIN).await;
+            orchestrator.fleet.drained(DRAIN_TIMEOUT).await;
             Ok(Some((orchestrator, work, deposed, deadline)))
         };
-        let ((), worked) = tokio::join!(serving, working);
-        let Some((orchestrator, work, deposed, deadline)) = worked? else { return Ok(()) };
-        work.end(deadline).await;
+        let ((), advance) = tokio::join!(serving, working);
+        let Some((orchestrator, work, deposed, deadline)) = advance? else { return Ok(()) };
+        work.stop(deadline).await;
         orchestrator.close_by(deadline).await;
-        if deposed { Err(OpenError::Deposed { database }) } else { Ok(()) }
+        if deposed { Err(OpenError::LostLeadership { database }) } else { Ok(()) }
     }
 
     /// Opens, as soon as no other orchestrator holds the registry.
@@ -318,7 +321,7 @@ impl Orchestrator {
                         tracing::warn!(%database, holder, "The registry is in use; this orchestrator stands by.");
                     }
                     held_by = Some(holder);
-                    clock.sleep(STANDBY_PAUSE).await;
+                    clock.sleep(STANDBY_POLL_INTERVAL).await;
                 }
                 // A standby outlives what the one that it waits for outlives.
                 Err(error @ OpenError::Unreachable { .. }) if held_by.is_some() => {
@@ -327,7 +330,7 @@ impl Orchestrator {
                         error,
                         "The registry cannot be looked at; this orchestrator still stands by."
                     );
-                    clock.sleep(STANDBY_PAUSE).await;
+                    clock.sleep(STANDBY_POLL_INTERVAL).await;
                 }
                 opened => return opened,
             }
@@ -339,32 +342,33 @@ impl Orchestrator {
     pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) {
         let address = listener.local_addr().ok();
         tracing::info!(address = address.as_ref().map(SocketAddr::to_string), "The orchestrator listens.");
-        let work = self.begin();
+        let work = self.spawn_background_tasks();
         let drained = async {
             shutdown.cancelled().await;
-            let deadline = Instant::now() + DRAIN + CLOSING;
+            let deadline = Instant::now() + DRAIN_TIMEOUT + CLOSE_GRACE;
             self.fleet.end_streams();
-            self.fleet.landed(DRAIN).await;
+            self.fleet.drained(DRAIN_TIMEOUT).await;
             deadline
         };
-        let ((), deadline) = tokio::join!(serve(listener, self.routes(), BOUNDS, shutdown.clone()), drained);
-        work.end(deadline).await;
+        let ((), deadline) =
+            tokio::join!(serve(listener, self.routes(), SERVE_LIMITS, shutdown.clone()), drained);
+        work.stop(deadline).await;
     }
 
     /// Begins all that an orchestrator does beside answering.
-    fn begin(&self) -> Work {
+    fn spawn_background_tasks(&self) -> BackgroundTasks {
         let keeping = CancellationToken::new();
         let tasks = TaskTracker::new();
         tasks.spawn(Arc::clone(&self.fleet).watch_exits(keeping.clone()));
-        tasks.spawn(Arc::clone(&self.fleet).keep_in_order(keeping.clone()));
+        tasks.spawn(Arc::clone(&self.fleet).reconcile_periodically(keeping.clone()));
         tasks.spawn(Arc::clone(&self.fleet).supervise(keeping.clone()));
-        tasks.spawn(Arc::clone(&self.fleet).keep_stamps(keeping.clone()));
-        Work { keeping, tasks }
+        tasks.spawn(Arc::clone(&self.fleet).save_activity_periodically(keeping.clone()));
+        BackgroundTasks { shutdown: keeping, tasks }
     }
 
     /// Closes the registry. A change still under way is left, and settled at the next start.
     pub async fn close(self) {
-        self.close_by(Instant::now() + DRAIN).await;
+        self.close_by(Instant::now() + DRAIN_TIMEOUT).await;
     }
 
     async fn close_by(self, deadline: Instant) {
@@ -388,17 +392,18 @@ async fn open_registry(
     let database = &config.database;
     let registry = Registry::open(database, clock.now())
         .await
-        .map_err(|error| OpenError::registry(database.clone(), error))?;
-    let failed = |error| of_registry(database, error);
-    let canary = vault.seal(DEPLOYMENT_ID, Purpose::Canary, CANARY_SONG).map_err(OpenError::Keys)?;
-    let canary = registry.fact(CANARY, &canary).await.map_err(failed)?;
-    let sings = vault.open(DEPLOYMENT_ID, Purpose::Canary, &canary);
-    if sings.ok().as_deref().map(String::as_str) != Some(CANARY_SONG) {
+        .map_err(|error| OpenError::from_registry_error(database.clone(), error))?;
+    let failed = |error| registry_error(database, error);
+    let key_check =
+        vault.seal(DEPLOYMENT_ID, Purpose::KeyCheck, KEY_CHECK_TEXT).map_err(OpenError::KeyGeneration)?;
+    let key_check = registry.get_or_insert_meta(KEY_CHECK, &key_check).await.map_err(failed)?;
+    let verifies = vault.open(DEPLOYMENT_ID, Purpose::KeyCheck, &key_check);
+    if verifies.ok().as_deref().map(String::as_str) != Some(KEY_CHECK_TEXT) {
         return Err(OpenError::WrongMasterKey { database: database.clone() });
     }
     let new_id = Uuid::now_v7().simple().to_string();
-    let deployment_id = registry.fact(DEPLOYMENT_ID, &new_id).await.map_err(failed)?;
-    check_host(config, &registry, Host::here()).await?;
+    let deployment_id = registry.get_or_insert_meta(DEPLOYMENT_ID, &new_id).await.map_err(failed)?;
+    check_host(config, &registry, Host::current()).await?;
     Ok((registry, deployment_id))
 }
 
@@ -408,22 +413,22 @@ async fn check_host(config: &Config, registry: &Registry, here: Option<Host>) ->
     let database = &config.database;
     // A SQLite file is on the host that uses it, and its lock with it: who moves it has ended what used it.
     let Some(here) = here.filter(|_| matches!(database, DatabaseUrl::Postgres(_))) else { return Ok(()) };
-    let failed = |error| of_registry(database, error);
-    let last = registry.fact(HOST, &here.to_string()).await.map_err(failed)?;
-    let Some(last) = Host::parse(&last).filter(|last| !last.is(&here)) else { return Ok(()) };
+    let failed = |error| registry_error(database, error);
+    let last = registry.get_or_insert_meta(HOST, &here.to_string()).await.map_err(failed)?;
+    let Some(last) = Host::parse(&last).filter(|last| !last.is_same(&here)) else { return Ok(()) };
     let engines = registry.count_running().await.map_err(failed)?;
     if engines > 0 && config.take_over_from.as_ref() != Some(&last.name) {
-        return Err(OpenError::Elsewhere { database: database.clone(), host: last.name, engines });
+        return Err(OpenError::EnginesOnOtherHost { database: database.clone(), host: last.name, engines });
     }
     tracing::warn!(from = last.name, to = here.name, engines, "The deployment moves to this host.");
-    registry.replace_fact(HOST, &here.to_string()).await.map_err(failed)
+    registry.set_meta(HOST, &here.to_string()).await.map_err(failed)
 }
 
-fn of_registry(database: &DatabaseUrl, error: RegistryError) -> OpenError {
+fn registry_error(database: &DatabaseUrl, error: RegistryError) -> OpenError {
     let database = database.clone();
     match error {
-        RegistryError::Deposed => OpenError::Deposed { database },
-        error @ RegistryError::Away(_) => OpenError::Unreachable { database, source: Box::new(error) },
+        RegistryError::LostLeadership => OpenError::LostLeadership { database },
+        error @ RegistryError::Unreachable(_) => OpenError::Unreachable { database, source: Box::new(error) },
         error => OpenError::Registry { database, source: Box::new(error) },
     }
 }

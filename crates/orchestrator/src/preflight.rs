@@ -17,11 +17,11 @@ use crate::config::{BackendKind, Config, DatabaseUrl};
 use crate::registry::check_usable;
 
 /// How long the database and the backend are each waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Something that an orchestrator of this configuration would lack. Its text is for the operator.
 #[derive(Debug, thiserror::Error)]
-pub enum Lack {
+pub enum PreflightError {
     /// The registry cannot be used.
     #[error(transparent)]
     Registry(OpenError),
@@ -58,37 +58,37 @@ pub enum Lack {
 }
 
 /// All that is lacking; none where an orchestrator could begin.
-pub async fn preflight(config: &Config) -> Vec<Lack> {
+pub async fn preflight(config: &Config) -> Vec<PreflightError> {
     let mut lacks = Vec::new();
-    lacks.extend(registry(&config.database).await.err());
-    lacks.extend(folder("ORCH_DATA_ROOT_PATH", &config.data_root).err());
-    lacks.extend(backend(config).await.err());
+    lacks.extend(check_registry(&config.database).await.err());
+    lacks.extend(check_folder("ORCH_DATA_ROOT_PATH", &config.data_root).err());
+    lacks.extend(check_backend(config).await.err());
     lacks
 }
 
-async fn registry(database: &DatabaseUrl) -> Result<(), Lack> {
+async fn check_registry(database: &DatabaseUrl) -> Result<(), PreflightError> {
     if let DatabaseUrl::Sqlite(path) = database
-        && !registry_file(path)?
+        && !check_registry_file(path)?
     {
         return Ok(());
     }
-    let looked = tokio::time::timeout(PATIENCE, check_usable(database)).await;
+    let looked = tokio::time::timeout(CHECK_TIMEOUT, check_usable(database)).await;
     let looked =
         looked.unwrap_or_else(|_| Err(sqlx::Error::Io(io::Error::from(io::ErrorKind::TimedOut)).into()));
-    looked.map_err(|error| Lack::Registry(OpenError::registry(database.clone(), error)))
+    looked.map_err(|error| PreflightError::Registry(OpenError::from_registry_error(database.clone(), error)))
 }
 
 /// Whether the registry's file is there. It and what stands beside it while it is in use must be writable where they are
 /// there, and their folder too.
-fn registry_file(path: &Path) -> Result<bool, Lack> {
-    const FOLDER: &str = "ORCH_DATABASE_URL";
-    let lack = |file: PathBuf, source: io::Error| Lack::RegistryFile { file, source };
+fn check_registry_file(path: &Path) -> Result<bool, PreflightError> {
+    const DATABASE_VARIABLE: &str = "ORCH_DATABASE_URL";
+    let lack = |file: PathBuf, source: io::Error| PreflightError::RegistryFile { file, source };
     let file = std::path::absolute(path).map_err(|error| lack(path.to_owned(), error))?;
-    folder(FOLDER, file.parent().unwrap_or(Path::new("/")))?;
+    check_folder(DATABASE_VARIABLE, file.parent().unwrap_or(Path::new("/")))?;
     // Where it is a link, SQLite works beside what it leads to.
     let file = match file.canonicalize() {
         Ok(real) if real != file => {
-            folder(FOLDER, real.parent().unwrap_or(Path::new("/")))?;
+            check_folder(DATABASE_VARIABLE, real.parent().unwrap_or(Path::new("/")))?;
             real
         }
         _ => file,
@@ -105,8 +105,8 @@ fn registry_file(path: &Path) -> Result<bool, Lack> {
 }
 
 /// Whether `folder` can be written to or, where it is not there, made.
-fn folder(variable: &'static str, folder: &Path) -> Result<(), Lack> {
-    let lack = |source| Lack::Folder { variable, folder: folder.to_owned(), source };
+fn check_folder(variable: &'static str, folder: &Path) -> Result<(), PreflightError> {
+    let lack = |source| PreflightError::Folder { variable, folder: folder.to_owned(), source };
     let absolute = std::path::absolute(folder).map_err(lack)?;
     for existing in absolute.ancestors() {
         match existing.metadata() {
@@ -122,7 +122,7 @@ fn folder(variable: &'static str, folder: &Path) -> Result<(), Lack> {
     Ok(())
 }
 
-async fn backend(config: &Config) -> Result<(), Lack> {
+async fn check_backend(config: &Config) -> Result<(), PreflightError> {
     let BackendKind::Docker { socket } = &config.backend else { return Ok(()) };
     let options = docker::Options {
         socket: socket.clone(),
@@ -131,16 +131,16 @@ async fn backend(config: &Config) -> Result<(), Lack> {
         deployment_id: String::new(),
         data_root: config.data_root.clone(),
         catalog: config.catalog.clone(),
-        user: docker::User::of_engines(),
+        user: docker::User::for_engines(),
     };
     let backend = DockerBackend::new(options, Arc::new(SystemClock::new()));
     let look = async {
         backend.ping().await?;
         backend.check_image(&config.engine_image).await
     };
-    let looked: Result<(), BackendError> = match tokio::time::timeout(PATIENCE, look).await {
+    let looked: Result<(), BackendError> = match tokio::time::timeout(CHECK_TIMEOUT, look).await {
         Ok(looked) => looked,
-        Err(_) => Err(BackendError::Unreachable(format!("no answer within {} s", PATIENCE.as_secs()))),
+        Err(_) => Err(BackendError::Unreachable(format!("no answer within {} s", CHECK_TIMEOUT.as_secs()))),
     };
     looked.map_err(|error| {
         let variable = if matches!(error, BackendError::NoImage(_)) {
@@ -148,6 +148,6 @@ async fn backend(config: &Config) -> Result<(), Lack> {
         } else {
             "ORCH_DOCKER_SOCKET"
         };
-        Lack::Backend { variable, fault: error.to_string() }
+        PreflightError::Backend { variable, fault: error.to_string() }
     })
 }

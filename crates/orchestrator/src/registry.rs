@@ -1,33 +1,33 @@
 //! What must last: products, engines and the ledger. The only room that writes SQL.
 //!
 //! The queries are one set for every database that `sqlx`'s `Any` driver speaks. Every transaction that claims
-//! or moves an engine, or writes the ledger, goes through [`ledger::Ledger`], which first takes the product's
+//! or moves an engine, or writes the ledger, goes through [`audit_log::ProductTx`], which first takes the product's
 //! row: that serializes a product's changes, so that quota, port, state and audit row are judged and written
 //! together.
 
 mod access;
-mod audit;
-mod chain;
+mod activity;
+mod audit_log;
+mod audit_queries;
 mod engines;
 mod error;
-mod figures;
 mod generation;
-mod hold;
-mod ledger;
+mod hash_chain;
+mod hot_read;
+mod last_transition;
+mod leader_lock;
 mod meta;
-mod news;
+mod metrics;
+mod notify;
 mod open;
-mod point;
 mod ports;
 mod postgres;
+mod postgres_read_pool;
 mod products;
-mod remote;
 mod reseal;
 mod row;
-mod set_aside;
-mod stamps;
 mod stored_policy;
-mod transition;
+mod unreadable_rows;
 mod verify;
 mod version;
 
@@ -40,31 +40,31 @@ use contract::ProductId;
 use service::lock::FileLock;
 use sqlx::{Any, AnyConnection, AnyPool, Transaction};
 
-use access::within;
-pub(crate) use audit::AuditFilter;
-pub(crate) use engines::{Claim, Move, NewEngine, Next, Page, PendingKey, Refused};
+use access::with_deadline;
+pub(crate) use activity::{EngineActivity, SupervisedEngine};
+pub(crate) use audit_log::{AuditEntry, Event};
+pub(crate) use audit_queries::AuditFilter;
+pub(crate) use engines::{Claim, ClaimRefused, EngineMove, NewEngine, NextState, Page, PendingKey};
 pub(crate) use error::RegistryError;
-use hold::Hold;
-pub(crate) use ledger::{Entry, Event};
-pub(crate) use meta::{CANARY, DEPLOYMENT_ID, HOST};
-use news::News;
+pub(crate) use hot_read::AdmitView;
+use hot_read::HotReadPool;
+use leader_lock::LeaderLock;
+pub(crate) use meta::{DEPLOYMENT_ID, HOST, KEY_CHECK};
+use notify::Notifier;
 pub(crate) use open::OpenRegistryError;
-use point::PointReads;
-pub(crate) use point::Standing;
-pub(crate) use ports::PortRule;
+pub(crate) use ports::PortAllocator;
 pub(crate) use products::Product;
-pub(crate) use reseal::{ResealError, Sealed};
+pub(crate) use reseal::{ResealError, SealedSecret};
 pub(crate) use row::EngineRow;
-use set_aside::SetAside;
-pub(crate) use stamps::{Stamp, Supervised};
-pub use verify::{Break, Checked, VerifyError, verify};
-pub(crate) use verify::{Inventory, check_usable, inventory, is_there};
+use unreadable_rows::UnreadableRows;
+pub use verify::{ChainBreak, VerifiedProduct, VerifyError, verify};
+pub(crate) use verify::{Inventory, check_usable, inventory, registry_exists};
 
-use crate::locks::KeyedLocks;
+use crate::keyed_locks::KeyedLocks;
 
 /// One engine at most sits at each: a product's user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Seat {
+pub(crate) struct EngineOwner {
     pub(crate) product_id: ProductId,
     pub(crate) user_id: contract::UserId,
 }
@@ -75,89 +75,89 @@ pub(crate) struct Registry {
     /// own busy handler polls.
     writes: AnyPool,
     reads: AnyPool,
-    point_reads: PointReads,
-    news: Arc<News>,
+    hot_read_pool: HotReadPool,
+    notifier: Arc<Notifier>,
     /// Held by whoever changes a product, before a connection is taken: of one product's callers one waits for its row in
     /// the database, and the connections are the other products'.
-    turns: KeyedLocks<ProductId>,
+    product_locks: KeyedLocks<ProductId>,
     /// Rows that this version cannot read.
-    set_aside: SetAside,
+    unreadable_rows: UnreadableRows,
     /// How often the hot read was made.
     #[cfg(test)]
     hot_reads: std::sync::atomic::AtomicUsize,
     /// Held as long as the registry is open.
-    lock: Lock,
+    lock: RegistryLock,
 }
 
 /// What keeps other orchestrators out.
-enum Lock {
+enum RegistryLock {
     /// On a file beside the SQLite file.
     File { _lock: FileLock },
     /// In a PostgreSQL database.
-    Session(Hold),
+    Session(LeaderLock),
 }
 
 impl Registry {
     /// Closes the connections, which folds SQLite's log back into the file.
     pub(crate) async fn close(&self) {
         // SQLite folds its log when the last connection closes, which must be one that may write.
-        self.point_reads.close();
+        self.hot_read_pool.close();
         self.reads.close().await;
         self.writes.close().await;
-        if let Lock::Session(hold) = &self.lock {
+        if let RegistryLock::Session(hold) = &self.lock {
             hold.release().await;
         }
     }
 
     /// Begins a transaction that writes without a product's ledger, while the registry is still ours.
     async fn begin(&self) -> Result<Transaction<'static, Any>, RegistryError> {
-        let mut transaction = within(self.writes.begin()).await?;
-        self.check_fence(&mut transaction).await?;
+        let mut transaction = with_deadline(self.writes.begin()).await?;
+        self.check_epoch(&mut transaction).await?;
         Ok(transaction)
     }
 
     /// Fails if another orchestrator has taken the registry over: what backends run is its own then.
-    pub(crate) async fn check_ours(&self) -> Result<(), RegistryError> {
+    pub(crate) async fn check_leadership(&self) -> Result<(), RegistryError> {
         match &self.lock {
-            Lock::File { .. } => Ok(()),
-            Lock::Session(_) => self.begin().await.map(drop),
+            RegistryLock::File { .. } => Ok(()),
+            RegistryLock::Session(_) => self.begin().await.map(drop),
         }
     }
 
     /// Makes sure that the registry is ours, and stays so until the transaction ends.
-    async fn check_fence(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
-        let Lock::Session(hold) = &self.lock else { return Ok(()) };
+    async fn check_epoch(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
+        let RegistryLock::Session(hold) = &self.lock else { return Ok(()) };
         let fence = sqlx::query("SELECT value FROM meta WHERE name = 'epoch' AND value = $1 FOR SHARE");
         let fence = fence.bind(hold.epoch().to_owned()).fetch_optional(connection);
-        if within(fence).await?.is_none() {
-            hold.deposed().cancel();
-            return Err(RegistryError::Deposed);
+        if with_deadline(fence).await?.is_none() {
+            hold.lost_leadership().cancel();
+            return Err(RegistryError::LostLeadership);
         }
         Ok(())
     }
 
     /// Lets nobody else lease a port or touch several engines until the transaction ends. On SQLite there is nobody
     /// else.
-    async fn lock_several(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
+    async fn lock_multi_engine(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
         match &self.lock {
-            Lock::File { .. } => Ok(()),
-            Lock::Session(_) => postgres::lock_several(connection).await,
+            RegistryLock::File { .. } => Ok(()),
+            RegistryLock::Session(_) => postgres::lock_multi_engine(connection).await,
         }
     }
 
     /// Returns when another orchestrator has taken the registry over.
-    pub(crate) async fn deposed(&self) {
+    pub(crate) async fn lost_leadership(&self) {
         match &self.lock {
-            Lock::File { .. } => std::future::pending().await,
-            Lock::Session(hold) => hold.deposed().cancelled().await,
+            RegistryLock::File { .. } => std::future::pending().await,
+            RegistryLock::Session(hold) => hold.lost_leadership().cancelled().await,
         }
     }
 
     /// Where the hot read is made.
-    fn hot(&self) -> &PointReads {
+    fn hot_read(&self) -> &HotReadPool {
         #[cfg(test)]
         self.hot_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        &self.point_reads
+        &self.hot_read_pool
     }
 
     /// How often the hot read was made.
@@ -195,8 +195,8 @@ impl Registry {
 
     /// Whether no connection is in use.
     #[cfg(test)]
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.point_reads.is_quiet()
+    pub(crate) fn is_idle(&self) -> bool {
+        self.hot_read_pool.is_idle()
             && [&self.writes, &self.reads].iter().all(|pool| pool.num_idle() == pool.size() as usize)
     }
 }

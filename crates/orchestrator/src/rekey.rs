@@ -1,14 +1,14 @@
 //! `roundhouse rekey`: every stored secret sealed under another master key, all of them or none.
 
 use service::clock::Clock;
-use service::env::{Env, Faults, Reader};
-use service::lock::Holder;
+use service::env::{ConfigErrors, Env, EnvReader};
+use service::lock::LockHolder;
 
 use crate::config::DatabaseUrl;
 use crate::keys::{KeyError, MasterKey, Purpose, Vault};
-use crate::orchestrator::CANARY_SONG;
+use crate::orchestrator::KEY_CHECK_TEXT;
 use crate::registry::{
-    DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError, ResealError, Sealed, is_there,
+    DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError, ResealError, SealedSecret, registry_exists,
 };
 
 /// What is to be sealed anew, and under which keys.
@@ -24,16 +24,16 @@ pub struct Rekey {
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rekeyed {
+pub enum RekeyOutcome {
     /// The secrets of so many engines were sealed under the new key.
-    Now {
+    Done {
         /// How many.
         engines: u64,
         /// Whether the file holds no copy any more that the old key opens.
         wiped: bool,
     },
     /// They were under it already.
-    Before,
+    AlreadyDone,
 }
 
 /// Why nothing was changed. Its text is for the person who asked.
@@ -51,7 +51,7 @@ pub enum RekeyError {
         /// The registry.
         database: DatabaseUrl,
         /// Who has it.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// No orchestrator has used it yet.
     #[error("nothing is sealed in {database} yet: an orchestrator takes any master key")]
@@ -102,14 +102,18 @@ impl From<ResealError> for RekeyError {
 
 impl Rekey {
     /// Reads `ORCH_DATABASE_URL`, `ORCH_MASTER_KEY` and `ORCH_MASTER_KEY_OLD`.
-    pub fn from_env(env: &dyn Env) -> Result<Self, Faults> {
-        const KEY: &str = "32 bytes in URL-safe base64 without padding (43 characters)";
-        let mut reader = Reader::new(env);
+    pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
+        const KEY_FORMAT: &str = "32 bytes in URL-safe base64 without padding (43 characters)";
+        let mut reader = EnvReader::new(env);
         let database = DatabaseUrl::read(&mut reader);
-        let new = reader.required_secret("ORCH_MASTER_KEY", &format!("the new key: {KEY}"), MasterKey::parse);
+        let new = reader.required_secret(
+            "ORCH_MASTER_KEY",
+            &format!("the new key: {KEY_FORMAT}"),
+            MasterKey::parse,
+        );
         let old = reader.required_secret(
             "ORCH_MASTER_KEY_OLD",
-            &format!("the key so far: {KEY}"),
+            &format!("the key so far: {KEY_FORMAT}"),
             MasterKey::parse,
         );
         let rekey = database.zip(new).zip(old).map(|((database, new), old)| Self { database, new, old });
@@ -117,14 +121,14 @@ impl Rekey {
     }
 
     /// Seals everything under the new key, in one transaction. Done again, it finds that it is done.
-    pub async fn run(&self, clock: &dyn Clock) -> Result<Rekeyed, RekeyError> {
+    pub async fn run(&self, clock: &dyn Clock) -> Result<RekeyOutcome, RekeyError> {
         let database = &self.database;
         let refused = |error| match error {
             OpenRegistryError::Held(holder) => RekeyError::InUse { database: database.clone(), holder },
             error => RekeyError::Registry { database: database.clone(), source: error.into() },
         };
         // To open it would make one.
-        if !is_there(database).await.map_err(refused)? {
+        if !registry_exists(database).await.map_err(refused)? {
             return Err(RekeyError::Missing { database: database.clone() });
         }
         let registry = Registry::open(database, clock.now()).await.map_err(refused)?;
@@ -133,31 +137,31 @@ impl Rekey {
         done
     }
 
-    async fn reseal(&self, registry: &Registry) -> Result<Rekeyed, RekeyError> {
+    async fn reseal(&self, registry: &Registry) -> Result<RekeyOutcome, RekeyError> {
         let database = || self.database.clone();
-        let Some(canary) = registry.canary().await? else {
+        let Some(key_check) = registry.key_check().await? else {
             return Err(RekeyError::Unused { database: database() });
         };
         let (new, old) = (Vault::new(&self.new)?, Vault::new(&self.old)?);
-        if sings(&new, &canary) {
-            return Ok(Rekeyed::Before);
+        if verifies(&new, &key_check) {
+            return Ok(RekeyOutcome::AlreadyDone);
         }
-        if !sings(&old, &canary) {
+        if !verifies(&old, &key_check) {
             return Err(RekeyError::WrongKey { database: database() });
         }
-        let anew = |sealed: Sealed<'_>| {
+        let anew = |sealed: SealedSecret<'_>| {
             let secret = old.open(sealed.owner, sealed.purpose, sealed.text)?;
             new.seal(sealed.owner, sealed.purpose, &secret)
         };
-        let (engines, wiped) = registry.reseal(&canary, anew).await?;
-        Ok(Rekeyed::Now { engines, wiped })
+        let (engines, wiped) = registry.reseal(&key_check, anew).await?;
+        Ok(RekeyOutcome::Done { engines, wiped })
     }
 }
 
-/// Whether `canary` was sealed under the key of `vault`.
-fn sings(vault: &Vault, canary: &str) -> bool {
-    let song: Result<_, KeyError> = vault.open(DEPLOYMENT_ID, Purpose::Canary, canary);
-    song.is_ok_and(|song| *song == CANARY_SONG)
+/// Whether `key_check` was sealed under the key of `vault`.
+fn verifies(vault: &Vault, key_check: &str) -> bool {
+    let song: Result<_, KeyError> = vault.open(DEPLOYMENT_ID, Purpose::KeyCheck, key_check);
+    song.is_ok_and(|song| *song == KEY_CHECK_TEXT)
 }
 
 #[cfg(test)]

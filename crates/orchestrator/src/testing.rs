@@ -1,15 +1,15 @@
 //! Doubles for tests: a backend whose faults a test scripts, and a whole orchestrator in this process.
 
+mod api_operations;
 mod app;
 mod backend;
 pub(crate) mod cluster;
 pub(crate) mod database;
-mod documented;
 pub(crate) mod proxy;
-mod seen;
+mod response_recorder;
 
-pub(crate) use app::{ADMIN_KEY, Caller, TestApp, short};
-pub(crate) use backend::{Call, Fault, FaultBackend, Health};
-pub(crate) use database::{TestDatabase, is_about_sqlite, on_postgres};
-pub(crate) use documented::{Operation, operations};
-pub(crate) use seen::{Answered, Seen};
+pub(crate) use api_operations::{ApiOperation, api_operations};
+pub(crate) use app::{ADMIN_KEY, ProductClient, TestApp, summarize};
+pub(crate) use backend::{BackendCall, Fault, FaultBackend, SimulatedHealth};
+pub(crate) use database::{TestDatabase, on_postgres, skip_unless_sqlite};
+pub(crate) use response_recorder::{RecordedResponse, ResponseRecorder};

@@ -3,11 +3,11 @@
 use anyhow::anyhow;
 use clap::Subcommand;
 use orchestrator::config::DatabaseUrl;
-use orchestrator::{Checked, VerifyError};
-use service::env::{ProcessEnv, Reader};
+use orchestrator::{VerifiedProduct, VerifyError};
+use service::env::{EnvReader, ProcessEnv};
 
 use crate::error::Failure;
-use crate::terminal::{on_one_line, say};
+use crate::terminal::{print_line, single_line};
 
 /// Arguments of `roundhouse audit`.
 #[derive(clap::Args)]
@@ -30,44 +30,47 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn verify() -> Result<(), Failure> {
-    let mut reader = Reader::new(&ProcessEnv);
+    let mut reader = EnvReader::new(&ProcessEnv);
     let database = DatabaseUrl::read(&mut reader);
     let database = reader.finish(database).map_err(Failure::usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut seen = Seen::default();
-    runtime.block_on(orchestrator::verify(&database, |checked| seen.note(checked))).map_err(|error| {
+    let mut seen = VerificationSummary::default();
+    runtime.block_on(orchestrator::verify(&database, |checked| seen.add(checked))).map_err(|error| {
         match error {
-            VerifyError::Unreadable { .. } | VerifyError::Unknown { .. } => {
+            VerifyError::Unreadable { .. } | VerifyError::NotARegistry { .. } => {
                 Failure::usage(format!("{:#}", anyhow::Error::new(error)))
             }
             VerifyError::Database { .. } => error.into(),
         }
     })?;
-    seen.said?;
+    seen.output_result?;
     match seen.broken {
-        0 => Ok(say(&format!("the ledger is as it was written: {}", counted(seen.products, "product")))?),
-        broken => Err(anyhow!("the ledger is broken: {}", counted(broken, "product")).into()),
+        0 => Ok(print_line(&format!(
+            "the ledger is as it was written: {}",
+            pluralize(seen.products, "product")
+        ))?),
+        broken => Err(anyhow!("the ledger is broken: {}", pluralize(broken, "product")).into()),
     }
 }
 
 /// What the check has come to.
-struct Seen {
+struct VerificationSummary {
     products: usize,
     broken: usize,
     /// Whether there was somewhere to say it.
-    said: std::io::Result<()>,
+    output_result: std::io::Result<()>,
 }
 
-impl Default for Seen {
+impl Default for VerificationSummary {
     fn default() -> Self {
-        Self { products: 0, broken: 0, said: Ok(()) }
+        Self { products: 0, broken: 0, output_result: Ok(()) }
     }
 }
 
-impl Seen {
-    fn note(&mut self, checked: Checked) {
+impl VerificationSummary {
+    fn add(&mut self, checked: VerifiedProduct) {
         // Whoever can write the registry can write anything into an id.
-        let product_id = on_one_line(&checked.product_id, 100);
+        let product_id = single_line(&checked.product_id, 100);
         self.products += 1;
         let line = match checked.rows {
             Ok(rows) => format!("{product_id}: {rows} row(s)"),
@@ -76,12 +79,12 @@ impl Seen {
                 format!("{product_id}: BROKEN: {broken}")
             }
         };
-        if self.said.is_ok() {
-            self.said = say(&line);
+        if self.output_result.is_ok() {
+            self.output_result = print_line(&line);
         }
     }
 }
 
-fn counted(number: usize, what: &str) -> String {
+fn pluralize(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

@@ -6,13 +6,13 @@ use std::path::Path;
 
 use include_dir::{Dir, include_dir};
 
-static DEFAULT: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../catalog");
+static SHIPPED_CATALOG: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../catalog");
 
 /// The file of an unpacked catalog that names what of the shipped one it was given: an entry per line.
-const SHIPPED: &str = ".shipped";
+const SHIPPED_LIST_FILE: &str = ".shipped";
 
 /// What makes a catalog one's own: with any of these it says itself who the agent is and what it can do.
-const OWN: [&str; 3] = ["soul.md", "agents", "skills"];
+const CUSTOM_CATALOG_ENTRIES: [&str; 3] = ["soul.md", "agents", "skills"];
 
 /// Puts the catalog that ships into the folder `to`. Where one was put before, it is given what is new in this version;
 /// what a person edited or removed in it stays as they left it, and so does a catalog of their own. One that has only
@@ -25,13 +25,13 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
             std::fs::remove_dir_all(&draft)?;
         }
         std::fs::create_dir_all(&draft)?;
-        DEFAULT.extract(&draft)?;
-        std::fs::write(draft.join(SHIPPED), listed(&entries()))?;
-        let worked = work(&draft);
+        SHIPPED_CATALOG.extract(&draft)?;
+        std::fs::write(draft.join(SHIPPED_LIST_FILE), entry_lines(&shipped_entries()))?;
+        let advance = work(&draft);
         if draft.exists() {
             std::fs::remove_dir_all(&draft)?;
         }
-        worked
+        advance
     };
     if !to.exists() {
         let moved = drafted(&|draft| match std::fs::rename(draft, to) {
@@ -41,14 +41,18 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
         });
         return moved.map_err(|error| format!("the catalog cannot be unpacked to {}: {error}", to.display()));
     }
-    let known: BTreeSet<_> = match std::fs::read_to_string(to.join(SHIPPED)) {
-        Ok(shipped) => shipped.lines().map(str::to_owned).collect(),
-        Err(_) if OWN.iter().any(|name| std::fs::symlink_metadata(to.join(name)).is_ok()) => return Ok(()),
+    let known: BTreeSet<_> = match std::fs::read_to_string(to.join(SHIPPED_LIST_FILE)) {
+        Ok(shipped_catalog) => shipped_catalog.lines().map(str::to_owned).collect(),
+        Err(_)
+            if CUSTOM_CATALOG_ENTRIES.iter().any(|name| std::fs::symlink_metadata(to.join(name)).is_ok()) =>
+        {
+            return Ok(());
+        }
         Err(_) => BTreeSet::new(),
     };
-    let new: BTreeSet<_> = entries().difference(&known).cloned().collect();
+    let new: BTreeSet<_> = shipped_entries().difference(&known).cloned().collect();
     if !new.is_empty()
-        && let Err(error) = drafted(&|draft| add(&new, draft, to, &known))
+        && let Err(error) = drafted(&|draft| add_entries(&new, draft, to, &known))
     {
         // The one that is there serves as it did before.
         tracing::warn!(%error, folder = %to.display(), "What is new in the shipped catalog cannot be added to it.");
@@ -57,7 +61,7 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
 }
 
 /// Adds the entries `new` of a whole catalog in `draft`, unless something of their name is there.
-fn add(new: &BTreeSet<String>, draft: &Path, to: &Path, known: &BTreeSet<String>) -> io::Result<()> {
+fn add_entries(new: &BTreeSet<String>, draft: &Path, to: &Path, known: &BTreeSet<String>) -> io::Result<()> {
     for entry in new {
         let place = to.join(entry);
         if std::fs::symlink_metadata(&place).is_ok() {
@@ -68,19 +72,19 @@ fn add(new: &BTreeSet<String>, draft: &Path, to: &Path, known: &BTreeSet<String>
         }
         std::fs::rename(draft.join(entry), place)?;
     }
-    std::fs::write(draft.join(SHIPPED), listed(&known.union(new).cloned().collect()))?;
-    std::fs::rename(draft.join(SHIPPED), to.join(SHIPPED))
+    std::fs::write(draft.join(SHIPPED_LIST_FILE), entry_lines(&known.union(new).cloned().collect()))?;
+    std::fs::rename(draft.join(SHIPPED_LIST_FILE), to.join(SHIPPED_LIST_FILE))
 }
 
 /// What is added or left out as one: an agent's file, a skill's folder, `soul.md`.
-fn entries() -> BTreeSet<String> {
+fn shipped_entries() -> BTreeSet<String> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
-    let files = DEFAULT.files().map(|file| path(file.path()));
-    let inner = DEFAULT.dirs().flat_map(|dir| dir.entries().iter().map(|entry| path(entry.path())));
+    let files = SHIPPED_CATALOG.files().map(|file| path(file.path()));
+    let inner = SHIPPED_CATALOG.dirs().flat_map(|dir| dir.entries().iter().map(|entry| path(entry.path())));
     files.chain(inner).collect()
 }
 
-fn listed(entries: &BTreeSet<String>) -> String {
+fn entry_lines(entries: &BTreeSet<String>) -> String {
     entries.iter().flat_map(|entry| [entry.as_str(), "\n"]).collect()
 }
 
@@ -110,11 +114,11 @@ mod tests {
     }
 
     /// A catalog that was unpacked just now, without these entries, as by a version that had none of them.
-    fn of_an_earlier_version(to: &Path, without: &[&str]) {
+    fn unpack_without(to: &Path, without: &[&str]) {
         unpack(to).unwrap();
-        let listed = fs::read_to_string(to.join(SHIPPED)).unwrap();
+        let listed = fs::read_to_string(to.join(SHIPPED_LIST_FILE)).unwrap();
         let kept = listed.lines().filter(|line| !without.contains(line)).flat_map(|line| [line, "\n"]);
-        fs::write(to.join(SHIPPED), kept.collect::<String>()).unwrap();
+        fs::write(to.join(SHIPPED_LIST_FILE), kept.collect::<String>()).unwrap();
         for entry in without {
             let path = to.join(entry);
             if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
@@ -126,11 +130,11 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let to = home.path().join("state/catalog");
         unpack(&to).unwrap();
-        let shipped = files(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../catalog")));
+        let shipped_catalog = files(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../catalog")));
         let mut unpacked = files(&to);
-        unpacked.retain(|(name, _)| name != SHIPPED);
-        assert_eq!(unpacked, shipped);
-        assert!(shipped.iter().any(|(name, _)| name == "skills/summarize-table/scripts/summary.sh"));
+        unpacked.retain(|(name, _)| name != SHIPPED_LIST_FILE);
+        assert_eq!(unpacked, shipped_catalog);
+        assert!(shipped_catalog.iter().any(|(name, _)| name == "skills/summarize-table/scripts/summary.sh"));
         assert_eq!(fs::read_dir(home.path().join("state")).unwrap().count(), 1, "no draft is left");
     }
 
@@ -139,7 +143,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let to = home.path().join("catalog");
         let new = ["agents/reviewer.md", "skills/summarize-table", "agents/writer.md"];
-        of_an_earlier_version(&to, &new);
+        unpack_without(&to, &new);
         fs::write(to.join("soul.md"), "You are a lighthouse keeper.").unwrap();
         fs::write(to.join("skills/write-clearly/references/forms.md"), "Mine.").unwrap();
         fs::remove_file(to.join("agents/researcher.md")).unwrap();

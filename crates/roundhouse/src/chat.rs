@@ -1,6 +1,6 @@
 //! `roundhouse chat`: a conversation with a user's engine in the terminal.
 
-mod answer;
+mod answer_parser;
 mod input;
 mod screen;
 
@@ -13,21 +13,21 @@ use contract::event::{Event, HitlRequest, HitlResolved, SentEvent};
 use contract::{ClientRequestId, ErrorCode, HitlId, TaskId, UserId};
 use futures::StreamExt as _;
 use service::clock::{Clock as _, SystemClock};
-use service::signals::{Asked, Endings};
+use service::signals::{ShutdownSignal, ShutdownSignals};
 use uuid::Uuid;
 
-use self::input::{Heard, Input};
+use self::input::{InputLine, LineInput};
 use self::screen::Screen;
-use crate::access::EngineOptions;
 use crate::client::{ClientError, Engine, Events, Orchestrator};
+use crate::engine_access::EngineOptions;
 use crate::error::Failure;
-use crate::terminal::on_one_line;
+use crate::terminal::single_line;
 
 /// How often a broken stream is taken up again before giving up, and how long to wait in between.
-const RECONNECTS: u32 = 20;
+const MAX_RECONNECTS: u32 = 20;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 /// How often a message or an answer is sent again that may not have arrived.
-const RESENDS: u32 = 3;
+const MAX_RESENDS: u32 = 3;
 
 /// Arguments of `roundhouse chat`.
 #[derive(clap::Args)]
@@ -41,9 +41,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let task = TaskId::new(args.task).map_err(|error| Failure::usage(format!("--task: {error}")))?;
-    let (orchestrator, user) = args.engine.reach()?;
+    let (orchestrator, user) = args.engine.resolve()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(Chat::begin(orchestrator, user, task));
+    let result = runtime.block_on(Chat::start(orchestrator, user, task));
     // The thread that reads the terminal cannot be woken; it must not keep the program.
     runtime.shutdown_background();
     result
@@ -55,28 +55,28 @@ struct Chat {
     user: UserId,
     task: TaskId,
     screen: Screen,
-    input: Input,
+    input: LineInput,
     /// The newest event seen.
-    seen: i64,
+    last_ts: i64,
     /// Whether a turn was left to itself and its end not seen.
-    left: bool,
+    has_unseen_turn: bool,
     /// What the agent waits for an answer to.
-    question: Option<Question>,
+    question: Option<OpenQuestion>,
     /// The last request that was answered here.
-    answered: Option<HitlId>,
+    last_answered: Option<HitlId>,
     /// Whether a turn failed, or a line of input could not be sent.
     failed: bool,
 }
 
 /// A request that waits for an answer from here.
-struct Question {
+struct OpenQuestion {
     request: HitlRequest,
     shown_at: Instant,
 }
 
 /// How far a stream is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Until {
+enum ReadUntil {
     /// To the last event of a turn.
     EndOfTurn,
     /// To its own end, which comes once no turn runs.
@@ -85,22 +85,22 @@ enum Until {
 
 /// What ended the showing of a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum ShowEnd {
     /// Its own end.
-    Turn,
+    TurnEnded,
     /// The agent asks, and there is no more input to answer with.
-    Input,
+    InputEnded,
 }
 
 /// What comes next while a turn is shown.
-enum Next {
+enum NextInput {
     Event(Option<anyhow::Result<SentEvent>>),
-    Answer(Option<Heard>),
+    Answer(Option<InputLine>),
 }
 
 impl Chat {
-    async fn begin(orchestrator: Orchestrator, user: UserId, task: TaskId) -> Result<(), Failure> {
-        let mut endings = Endings::listen().context("signals cannot be listened for")?;
+    async fn start(orchestrator: Orchestrator, user: UserId, task: TaskId) -> Result<(), Failure> {
+        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
         let opened = async {
             let engine = orchestrator.admit(&user).await?;
             let pending = engine.pending().await?;
@@ -108,13 +108,13 @@ impl Chat {
         };
         let (engine, pending) = tokio::select! {
             opened = opened => opened?,
-            _ = endings.asked() => return Ok(()),
+            _ = endings.recv() => return Ok(()),
         };
         let waiting = pending.iter().find(|waiting| waiting.task_id == task);
         let screen = Screen::new();
-        screen.note(&format!(
+        screen.print_note(&format!(
             "{user}'s engine, conversation `{}`. Ctrl-D ends, Ctrl-C leaves a turn to itself.",
-            on_one_line(task.as_str(), usize::MAX)
+            single_line(task.as_str(), usize::MAX)
         ));
         let mut chat = Self {
             orchestrator,
@@ -122,49 +122,49 @@ impl Chat {
             user,
             task,
             screen,
-            input: Input::read(),
-            seen: begin_at(waiting),
-            left: waiting.is_some(),
+            input: LineInput::spawn_reader(),
+            last_ts: start_position(waiting),
+            has_unseen_turn: waiting.is_some(),
             question: None,
-            answered: None,
+            last_answered: None,
             failed: false,
         };
-        chat.converse(&mut endings).await;
-        chat.result()
+        chat.run_conversation(&mut endings).await;
+        chat.into_result()
     }
 
     /// How the conversation was. A person has seen what failed; a program looks at the exit code.
-    fn result(self) -> Result<(), Failure> {
-        match self.screen.lost() {
+    fn into_result(self) -> Result<(), Failure> {
+        match self.screen.take_write_error() {
             Some(error) => Err(anyhow::Error::new(error).context("the output cannot be written").into()),
-            None if self.failed && !self.input.is_a_persons() => {
+            None if self.failed && !self.input.is_interactive() => {
                 Err(anyhow::anyhow!("not all went well; what went wrong is said above").into())
             }
             None => Ok(()),
         }
     }
 
-    async fn converse(&mut self, endings: &mut Endings) {
+    async fn run_conversation(&mut self, endings: &mut ShutdownSignals) {
         // What waits for an answer comes before anything new.
-        if self.left && self.run(None, endings).await.is_break() {
+        if self.has_unseen_turn && self.run_message(None, endings).await.is_break() {
             return;
         }
         loop {
             self.screen.prompt();
             let message = tokio::select! {
-                message = self.input.message() => message,
-                asked = endings.asked() => match asked {
-                    Asked::Interrupt => {
-                        self.screen.note("\nCtrl-D ends.");
+                message = self.input.next_message() => message,
+                asked = endings.recv() => match asked {
+                    ShutdownSignal::Interrupt => {
+                        self.screen.print_note("\nCtrl-D ends.");
                         continue;
                     }
-                    Asked::Terminate | Asked::Hangup => None,
+                    ShutdownSignal::Terminate | ShutdownSignal::Hangup => None,
                 },
             };
             let message = match message {
                 Some(Ok(message)) => message,
                 Some(Err(unreadable)) => {
-                    self.fails(&unreadable.to_string());
+                    self.report_failure(&unreadable.to_string());
                     continue;
                 }
                 None => return,
@@ -172,59 +172,60 @@ impl Chat {
             if message.trim().is_empty() {
                 continue;
             }
-            if self.run(Some(&message), endings).await.is_break() {
+            if self.run_message(Some(&message), endings).await.is_break() {
                 return;
             }
         }
     }
 
     /// Sends a message, if there is one, and shows what comes of it. Breaks if the conversation is over.
-    async fn run(&mut self, message: Option<&str>, endings: &mut Endings) -> ControlFlow<()> {
+    async fn run_message(&mut self, message: Option<&str>, endings: &mut ShutdownSignals) -> ControlFlow<()> {
         let said = tokio::select! {
-            said = self.say(message) => Ok(said),
-            asked = endings.asked() => Err(asked),
+            said = self.send_and_show(message) => Ok(said),
+            asked = endings.recv() => Err(asked),
         };
         match said {
-            Ok(Ok(End::Turn)) => {}
-            Ok(Ok(End::Input)) => {
-                self.screen.note(
+            Ok(Ok(ShowEnd::TurnEnded)) => {}
+            Ok(Ok(ShowEnd::InputEnded)) => {
+                self.screen.print_note(
                     "The agent waits for an answer: `roundhouse chat` in this conversation asks again, and \
                      POST /hitl/respond takes it.",
                 );
                 return ControlFlow::Break(());
             }
-            Ok(Err(error)) => self.fails(&format!("{error:#}")),
-            Err(Asked::Interrupt) => {
-                self.left = true;
+            Ok(Err(error)) => self.report_failure(&format!("{error:#}")),
+            Err(ShutdownSignal::Interrupt) => {
+                self.has_unseen_turn = true;
                 let turn =
                     if self.question.is_some() { "waits for your answer" } else { "goes on without you" };
-                self.screen.note(&format!("\nThe turn {turn}; your next message shows the rest first."));
+                self.screen
+                    .print_note(&format!("\nThe turn {turn}; your next message shows the rest first."));
             }
-            Err(Asked::Terminate | Asked::Hangup) => return ControlFlow::Break(()),
+            Err(ShutdownSignal::Terminate | ShutdownSignal::Hangup) => return ControlFlow::Break(()),
         }
         ControlFlow::Continue(())
     }
 
     /// Tells the person what went wrong.
-    fn fails(&mut self, problem: &str) {
+    fn report_failure(&mut self, problem: &str) {
         self.failed = true;
-        self.screen.problem(problem);
+        self.screen.print_problem(problem);
     }
 
     /// Shows the rest of a turn that was left to itself; then sends the message, if there is one, and shows its
     /// turn.
-    async fn say(&mut self, message: Option<&str>) -> anyhow::Result<End> {
-        if self.left && self.catch_up(message).await? == End::Input {
-            return Ok(End::Input);
+    async fn send_and_show(&mut self, message: Option<&str>) -> anyhow::Result<ShowEnd> {
+        if self.has_unseen_turn && self.catch_up(message).await? == ShowEnd::InputEnded {
+            return Ok(ShowEnd::InputEnded);
         }
-        let Some(message) = message else { return Ok(End::Turn) };
+        let Some(message) = message else { return Ok(ShowEnd::TurnEnded) };
         // However often it is sent, it is said once.
         let request = ClientRequestId::new(Uuid::now_v7().to_string())?;
         let events = match self.send(message, &request).await {
             // Someone else talks to the same task.
             Err(ClientError::Refused { code: ErrorCode::TaskBusy, .. }) => {
-                if self.catch_up(Some(message)).await? == End::Input {
-                    return Ok(End::Input);
+                if self.catch_up(Some(message)).await? == ShowEnd::InputEnded {
+                    return Ok(ShowEnd::InputEnded);
                 }
                 self.send(message, &request).await?
             }
@@ -232,7 +233,7 @@ impl Chat {
         };
         // Nothing of an earlier turn waits any more; what this one asks, its events tell.
         self.question = None;
-        self.show(events, Until::EndOfTurn).await
+        self.show_stream(events, ReadUntil::EndOfTurn).await
     }
 
     async fn send(&mut self, message: &str, request: &ClientRequestId) -> Result<Events, ClientError> {
@@ -247,7 +248,7 @@ impl Chat {
 
     /// Gets ready to send something again that failed, unless that is in vain.
     async fn recover(&mut self, error: ClientError, resends: &mut u32) -> Result<(), ClientError> {
-        if *resends == RESENDS || !may_pass(&error) {
+        if *resends == MAX_RESENDS || !is_retryable(&error) {
             return Err(error);
         }
         if *resends > 0 {
@@ -260,67 +261,69 @@ impl Chat {
     }
 
     /// Shows what has come of the task since the newest event seen, until no turn runs. `message` waits for that.
-    async fn catch_up(&mut self, message: Option<&str>) -> anyhow::Result<End> {
-        self.screen.note("The rest of the turn before:");
+    async fn catch_up(&mut self, message: Option<&str>) -> anyhow::Result<ShowEnd> {
+        self.screen.print_note("The rest of the turn before:");
         let mut resends = 0;
         let rest = loop {
-            match self.rest().await {
+            match self.unseen_events().await {
                 Ok(rest) => break rest,
                 Err(error) => self.recover(error, &mut resends).await?,
             }
         };
         let end = match rest {
-            Some(rest) => self.show(rest, Until::EndOfStream).await?,
-            None => End::Turn,
+            Some(rest) => self.show_stream(rest, ReadUntil::EndOfStream).await?,
+            None => ShowEnd::TurnEnded,
         };
-        self.left = false;
-        if end == End::Input && message.is_some() {
-            self.screen.note("Your message was not sent.");
+        self.has_unseen_turn = false;
+        if end == ShowEnd::InputEnded && message.is_some() {
+            self.screen.print_note("Your message was not sent.");
         }
         Ok(end)
     }
 
     /// The events since the newest one seen; none if the turn was left before it had begun.
-    async fn rest(&mut self) -> Result<Option<Events>, ClientError> {
-        let rest = match self.engine.replay(&self.task, self.seen).await {
+    async fn unseen_events(&mut self) -> Result<Option<Events>, ClientError> {
+        let rest = match self.engine.replay(&self.task, self.last_ts).await {
             Err(ClientError::Refused { code: ErrorCode::TaskNotFound, .. }) => return Ok(None),
             rest => rest?,
         };
         // A question that was shown and left is not in the rest.
         if let Some(request) = self.question.as_ref().map(|question| question.request.clone()) {
-            self.ask(&request).await?;
+            self.handle_request(&request).await?;
         }
         Ok(Some(rest))
     }
 
     /// Shows a stream to its end, over breaks and restarts of the engine, and has answered what the agent asks.
-    async fn show(&mut self, mut events: Events, until: Until) -> anyhow::Result<End> {
+    async fn show_stream(&mut self, mut events: Events, until: ReadUntil) -> anyhow::Result<ShowEnd> {
         let mut reconnects = 0;
         loop {
             let asked_at = self.question.as_ref().map(|question| question.shown_at);
             let next = tokio::select! {
                 // What has happened may be that someone else answered.
                 biased;
-                event = events.next() => Next::Event(event),
-                line = self.input.answer(asked_at) => Next::Answer(line),
+                event = events.next() => NextInput::Event(event),
+                line = self.input.next_answer(asked_at) => NextInput::Answer(line),
             };
             match next {
-                Next::Answer(Some(Ok(line))) => self.answer(&line).await?,
-                Next::Answer(Some(Err(unreadable))) => {
-                    self.fails(&unreadable.to_string());
+                NextInput::Answer(Some(Ok(line))) => self.submit_answer(&line).await?,
+                NextInput::Answer(Some(Err(unreadable))) => {
+                    self.report_failure(&unreadable.to_string());
                     self.screen.prompt_answer();
                 }
-                Next::Answer(None) => return Ok(End::Input),
-                Next::Event(Some(Ok(event))) => match self.take(&event).await {
-                    Ok(()) if event.event.ends_turn() && until == Until::EndOfTurn => return Ok(End::Turn),
+                NextInput::Answer(None) => return Ok(ShowEnd::InputEnded),
+                NextInput::Event(Some(Ok(event))) => match self.handle_event(&event).await {
+                    Ok(()) if event.event.ends_turn() && until == ReadUntil::EndOfTurn => {
+                        return Ok(ShowEnd::TurnEnded);
+                    }
                     Ok(()) => reconnects = 0,
                     Err(_) => events = self.reconnect(&mut reconnects).await?,
                 },
                 // A turn that waits has not ended: the engine has.
-                Next::Event(None) if until == Until::EndOfStream && self.question.is_none() => {
-                    return Ok(End::Turn);
+                NextInput::Event(None) if until == ReadUntil::EndOfStream && self.question.is_none() => {
+                    return Ok(ShowEnd::TurnEnded);
                 }
-                Next::Event(Some(Err(_)) | None) => events = self.reconnect(&mut reconnects).await?,
+                NextInput::Event(Some(Err(_)) | None) => events = self.reconnect(&mut reconnects).await?,
             }
         }
     }
@@ -329,14 +332,14 @@ impl Chat {
     async fn reconnect(&mut self, reconnects: &mut u32) -> anyhow::Result<Events> {
         loop {
             anyhow::ensure!(
-                *reconnects < RECONNECTS,
+                *reconnects < MAX_RECONNECTS,
                 "the turn's events cannot be had; its end is not known"
             );
             *reconnects += 1;
             tokio::time::sleep(RECONNECT_PAUSE).await;
             if let Ok(engine) = self.orchestrator.admit(&self.user).await {
                 self.engine = engine;
-                if let Ok(events) = self.engine.replay(&self.task, self.seen).await {
+                if let Ok(events) = self.engine.replay(&self.task, self.last_ts).await {
                     return Ok(events);
                 }
             }
@@ -344,10 +347,10 @@ impl Chat {
     }
 
     /// Shows an event. One that fails has not been seen.
-    async fn take(&mut self, event: &SentEvent) -> Result<(), ClientError> {
+    async fn handle_event(&mut self, event: &SentEvent) -> Result<(), ClientError> {
         match &event.event {
-            Event::HitlRequest(request) => self.ask(request).await?,
-            Event::HitlResolved(resolved) => self.resolved(resolved),
+            Event::HitlRequest(request) => self.handle_request(request).await?,
+            Event::HitlResolved(resolved) => self.handle_resolved(resolved),
             Event::Error(_) => {
                 self.failed = true;
                 self.question = None;
@@ -356,40 +359,40 @@ impl Chat {
             ended if ended.ends_turn() => self.question = None,
             _ => {}
         }
-        self.screen.show(event);
-        self.seen = self.seen.max(event.ts);
+        self.screen.show_event(event);
+        self.last_ts = self.last_ts.max(event.ts);
         Ok(())
     }
 
     /// Shows what the agent asks. A replay also tells what has been answered since: that is not asked again.
-    async fn ask(&mut self, request: &HitlRequest) -> Result<(), ClientError> {
+    async fn handle_request(&mut self, request: &HitlRequest) -> Result<(), ClientError> {
         let pending = self.engine.pending().await?;
-        self.screen.question(request);
+        self.screen.show_question(request);
         self.question = None;
         if pending.iter().any(|waiting| waiting.request_id == request.request_id) {
-            self.screen.ask(request);
-            self.question = Some(Question { request: request.clone(), shown_at: Instant::now() });
+            self.screen.show_answer_hint(request);
+            self.question = Some(OpenQuestion { request: request.clone(), shown_at: Instant::now() });
         }
         Ok(())
     }
 
-    fn resolved(&mut self, resolved: &HitlResolved) {
-        let answer = on_one_line(&resolved.answer, usize::MAX);
+    fn handle_resolved(&mut self, resolved: &HitlResolved) {
+        let answer = single_line(&resolved.answer, usize::MAX);
         if self.question.take_if(|question| question.request.request_id == resolved.request_id).is_some() {
-            self.screen.note(&format!("Someone else has answered: {answer}"));
-        } else if self.answered != Some(resolved.request_id) {
-            self.screen.note(&format!("Answered: {answer}"));
+            self.screen.print_note(&format!("Someone else has answered: {answer}"));
+        } else if self.last_answered != Some(resolved.request_id) {
+            self.screen.print_note(&format!("Answered: {answer}"));
         }
     }
 
     /// Answers the open question with a line of input, if it is an answer.
-    async fn answer(&mut self, line: &str) -> anyhow::Result<()> {
-        let Some(Question { request, .. }) = &self.question else { return Ok(()) };
+    async fn submit_answer(&mut self, line: &str) -> anyhow::Result<()> {
+        let Some(OpenQuestion { request, .. }) = &self.question else { return Ok(()) };
         let request_id = request.request_id;
-        let answer = match answer::read(request, line) {
+        let answer = match answer_parser::parse_answer(request, line) {
             Ok(answer) => answer,
             Err(instead) => {
-                self.screen.note(&instead);
+                self.screen.print_note(&instead);
                 self.screen.prompt_answer();
                 return Ok(());
             }
@@ -398,15 +401,15 @@ impl Chat {
         loop {
             match self.engine.respond(&answer).await {
                 Ok(()) => {
-                    self.answered = Some(request_id);
+                    self.last_answered = Some(request_id);
                     self.question = None;
                 }
                 Err(ClientError::Refused { code: ErrorCode::HitlNotPending, .. }) => {
-                    self.screen.note("This does not wait for an answer any more.");
+                    self.screen.print_note("This does not wait for an answer any more.");
                     self.question = None;
                 }
-                Err(ClientError::Refused { code, message }) if !comes_back(code) => {
-                    self.screen.problem(&message);
+                Err(ClientError::Refused { code, message }) if !is_transient(code) => {
+                    self.screen.print_problem(&message);
                     self.screen.prompt_answer();
                 }
                 Err(error) => {
@@ -420,17 +423,17 @@ impl Chat {
 }
 
 /// Whether another try, with the engine as the orchestrator knows it then, may succeed.
-fn may_pass(error: &ClientError) -> bool {
-    if let ClientError::Refused { code, .. } = error { comes_back(*code) } else { true }
+fn is_retryable(error: &ClientError) -> bool {
+    if let ClientError::Refused { code, .. } = error { is_transient(*code) } else { true }
 }
 
 /// Whether an engine that refuses so is only about to rest, or was given another key.
-const fn comes_back(code: ErrorCode) -> bool {
+const fn is_transient(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::Quiesced | ErrorCode::ShuttingDown | ErrorCode::InvalidEngineKey)
 }
 
 /// Where the showing begins: what was said before this chat is not for its screen, unless it waits for an answer.
-fn begin_at(waiting: Option<&PendingRequest>) -> i64 {
+fn start_position(waiting: Option<&PendingRequest>) -> i64 {
     match waiting {
         Some(waiting) => waiting.created_at.unix_ms() - 1,
         None => SystemClock::new().now().unix_ms(),

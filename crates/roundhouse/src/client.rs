@@ -57,22 +57,22 @@ impl Orchestrator {
     pub(crate) async fn admit(&self, user: &UserId) -> Result<Engine, ClientError> {
         let url = self.url(&["engines", user.as_str(), "admit"])?;
         let body = Admit { auto_provision: true, auto_wake: true };
-        let request = self.http.post(url).header(PLATFORM_KEY_HEADER, secret(self.key.expose())?);
+        let request = self.http.post(url).header(PLATFORM_KEY_HEADER, secret_header(self.key.expose())?);
         let response = send(request.json(&body)).await?;
         let admission: Admission = response.json().await.context("the admission has no known form")?;
         match admission {
             Admission { engine: Some(EngineRecord { summary, api_key }), .. } => {
                 let url = summary.url.context("the engine has no address")?;
-                Ok(Engine { http: self.http.clone(), base: url, key: secret(api_key.expose())? })
+                Ok(Engine { http: self.http.clone(), base: url, key: secret_header(api_key.expose())? })
             }
-            Admission { reason, .. } => Err(anyhow::anyhow!(denied(reason)).into()),
+            Admission { reason, .. } => Err(anyhow::anyhow!(denial_message(reason)).into()),
         }
     }
 
     /// The id of `user`'s engine, which is left as it is.
     pub(crate) async fn engine_id(&self, user: &UserId) -> Result<EngineId, ClientError> {
         let url = self.url(&["engines", user.as_str()])?;
-        let request = self.http.get(url).header(PLATFORM_KEY_HEADER, secret(self.key.expose())?);
+        let request = self.http.get(url).header(PLATFORM_KEY_HEADER, secret_header(self.key.expose())?);
         let record: EngineRecord =
             send(request).await?.json().await.context("the engine's record has no known form")?;
         Ok(record.summary.engine_id)
@@ -89,7 +89,7 @@ impl Orchestrator {
 }
 
 /// Why there is no engine to talk to, and what to do.
-fn denied(reason: Option<DenialReason>) -> &'static str {
+fn denial_message(reason: Option<DenialReason>) -> &'static str {
     match reason {
         Some(DenialReason::EngineStopped) => {
             "the engine was stopped: POST /engines/{user_id}/start starts it"
@@ -133,7 +133,7 @@ impl Engine {
             client_request_id: Some(request.clone()),
         };
         let request = self.http.post(format!("{}/execute", self.base)).json(&body);
-        Ok(events(send(self.with_key(request)).await?))
+        Ok(event_stream(send(self.with_key(request)).await?))
     }
 
     /// The events of a task after `after`.
@@ -145,7 +145,7 @@ impl Engine {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             url.query_pairs_mut().append_pair(name, &value);
         }
-        Ok(events(send(self.with_key(self.http.get(url))).await?))
+        Ok(event_stream(send(self.with_key(self.http.get(url))).await?))
     }
 
     /// What waits for a person, over all tasks.
@@ -164,20 +164,20 @@ impl Engine {
 
     /// The tool servers that the catalog names.
     pub(crate) async fn servers(&self) -> Result<Vec<Server>, ClientError> {
-        let ServerList { servers } = self.read(self.http.get(self.path("/assets/servers"))).await?;
+        let ServerList { servers } = self.send_json(self.http.get(self.url_of("/assets/servers"))).await?;
         Ok(servers)
     }
 
     /// The user's connections to tool servers.
     pub(crate) async fn connections(&self) -> Result<Vec<Connection>, ClientError> {
         let ConnectionList { connections } =
-            self.read(self.http.get(self.path("/assets/connections"))).await?;
+            self.send_json(self.http.get(self.url_of("/assets/connections"))).await?;
         Ok(connections)
     }
 
     /// Connects a tool server, or learns where the user must give leave for that.
     pub(crate) async fn connect(&self, connect: &Connect) -> Result<ConnectOutcome, ClientError> {
-        self.read(self.http.post(self.path("/assets/connect")).json(connect)).await
+        self.send_json(self.http.post(self.url_of("/assets/connect")).json(connect)).await
     }
 
     /// Hands on what an authorization server sent the user's browser back with.
@@ -185,24 +185,24 @@ impl Engine {
         &self,
         callback: &Callback,
     ) -> Result<ConnectionId, ClientError> {
-        let request = self.http.post(self.path("/assets/callback")).json(callback);
-        let CallbackOutcome { connection, .. } = self.read(request).await?;
+        let request = self.http.post(self.url_of("/assets/callback")).json(callback);
+        let CallbackOutcome { connection, .. } = self.send_json(request).await?;
         Ok(connection)
     }
 
     /// Removes a connection.
     pub(crate) async fn disconnect(&self, connection: ConnectionId) -> Result<(), ClientError> {
-        let request = self.http.delete(self.path(&format!("/assets/connections/{connection}")));
-        let Disconnected { .. } = self.read(request).await?;
+        let request = self.http.delete(self.url_of(&format!("/assets/connections/{connection}")));
+        let Disconnected { .. } = self.send_json(request).await?;
         Ok(())
     }
 
-    fn path(&self, path: &str) -> String {
+    fn url_of(&self, path: &str) -> String {
         format!("{}{path}", self.base)
     }
 
     /// Sends a request and reads the answer.
-    async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
+    async fn send_json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
         let answer = send(self.with_key(request)).await?;
         let body = tokio::time::timeout(ANSWER_TIMEOUT, answer.json()).await;
         Ok(body
@@ -215,7 +215,7 @@ impl Engine {
     }
 }
 
-fn secret(key: &str) -> anyhow::Result<HeaderValue> {
+fn secret_header(key: &str) -> anyhow::Result<HeaderValue> {
     let mut value = HeaderValue::from_str(key).context("the key has characters that no key can have")?;
     value.set_sensitive(true);
     Ok(value)
@@ -238,7 +238,7 @@ async fn send(request: RequestBuilder) -> Result<Response, ClientError> {
     Err(ClientError::Refused { code: body.error.code, message: body.error.message })
 }
 
-fn events(response: Response) -> Events {
+fn event_stream(response: Response) -> Events {
     let events = SseStream::from_bytes_stream(response.bytes_stream()).filter_map(|event| async {
         let event = match event {
             Ok(event) => event,

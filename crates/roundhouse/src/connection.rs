@@ -9,16 +9,16 @@ use anyhow::{Context as _, anyhow};
 use clap::Subcommand;
 use contract::assets::{AuthKind, Connect, ConnectOutcome, Connection, Server};
 use contract::{ErrorCode, UserId};
-use service::signals::Endings;
+use service::signals::ShutdownSignals;
 
 use self::authorization::Authorization;
-use crate::access::EngineOptions;
 use crate::client::{ClientError, Engine, Orchestrator};
+use crate::engine_access::EngineOptions;
 use crate::error::Failure;
-use crate::terminal::{columns, on_one_line, say};
+use crate::terminal::{columns, print_line, single_line};
 
 /// The most characters of tools' names that are told where they are not asked for.
-const MAX_NAMES: usize = 400;
+const MAX_TOOL_NAMES_CHARS: usize = 400;
 
 /// Arguments of `roundhouse connection`.
 #[derive(clap::Args)]
@@ -53,10 +53,10 @@ enum Command {
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        let mut endings = Endings::listen().context("signals cannot be listened for")?;
+        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
         tokio::select! {
-            done = perform(args.command) => done,
-            _ = endings.asked() => Err(anyhow!("ended before it was done").into()),
+            done = execute(args.command) => done,
+            _ = endings.recv() => Err(anyhow!("ended before it was done").into()),
         }
     });
     // The thread that reads the terminal cannot be woken; it must not keep the program.
@@ -64,11 +64,11 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     result
 }
 
-async fn perform(command: Command) -> Result<(), Failure> {
+async fn execute(command: Command) -> Result<(), Failure> {
     match command {
-        Command::List(engine) => Session::begin(engine).await?.list().await,
-        Command::Connect { server, engine } => Session::begin(engine).await?.connect(&server).await,
-        Command::Remove { connection, engine } => Session::begin(engine).await?.remove(&connection).await,
+        Command::List(engine) => Session::start(engine).await?.list().await,
+        Command::Connect { server, engine } => Session::start(engine).await?.connect(&server).await,
+        Command::Remove { connection, engine } => Session::start(engine).await?.remove(&connection).await,
     }
 }
 
@@ -80,14 +80,14 @@ struct Session {
 }
 
 impl Session {
-    async fn begin(options: EngineOptions) -> Result<Self, Failure> {
-        let (orchestrator, user) = options.reach()?;
+    async fn start(options: EngineOptions) -> Result<Self, Failure> {
+        let (orchestrator, user) = options.resolve()?;
         let engine = orchestrator.admit(&user).await?;
         Ok(Self { orchestrator, user, engine })
     }
 
     /// Finds the engine again: it may have been put to sleep, or moved to another port.
-    async fn renew(&mut self) -> Result<(), ClientError> {
+    async fn refresh_engine(&mut self) -> Result<(), ClientError> {
         self.engine = self.orchestrator.admit(&self.user).await?;
         Ok(())
     }
@@ -96,9 +96,9 @@ impl Session {
         let servers = self.engine.servers().await?;
         let connections = self.engine.connections().await?;
         if servers.is_empty() && connections.is_empty() {
-            return Ok(say(NO_SERVERS)?);
+            return Ok(print_line(NO_SERVERS)?);
         }
-        Ok(say(&table::of(&servers, &connections, columns()))?)
+        Ok(print_line(&table::render(&servers, &connections, columns()))?)
     }
 
     async fn connect(mut self, name: &str) -> Result<(), Failure> {
@@ -107,27 +107,30 @@ impl Session {
             return Err(no_such_server(name, &servers));
         };
         let credentials = match server.auth {
-            AuthKind::ApiKey => key::ask(name).await?,
+            AuthKind::ApiKey => key::read_key(name).await?,
             AuthKind::None | AuthKind::OAuth => None,
         };
-        let keyless = server.auth == AuthKind::ApiKey && credentials.is_none();
+        let request_without_key = server.auth == AuthKind::ApiKey && credentials.is_none();
         let connect = Connect { server: name.to_owned(), credentials, redirect_to: None };
         match self.engine.connect(&connect).await {
             Ok(ConnectOutcome::Connected { .. }) => {}
             Ok(ConnectOutcome::AuthorizationRequired { authorization_url, state }) => {
-                Authorization::new(name, &authorization_url, state)?.give(&mut self).await?;
+                Authorization::new(name, &authorization_url, state)?.complete(&mut self).await?;
             }
-            Err(ClientError::Refused { code: ErrorCode::InvalidRequest, .. }) if keyless => {
+            Err(ClientError::Refused { code: ErrorCode::InvalidRequest, .. }) if request_without_key => {
                 return Err(Failure::usage(format!(
                     "the server `{name}` needs a key, and none was given: enter it when it is asked for, or give it on \
                      standard input"
                 )));
             }
-            Err(error) => return Err(told(error)),
+            Err(error) => return Err(usage_failure(error)),
         }
         let connections = self.engine.connections().await?;
         let tools = connections.iter().find(|connection| connection.server == name);
-        Ok(say(&connected(name, tools.map(|connection| connection.tools.as_slice()).unwrap_or_default()))?)
+        Ok(print_line(&connected_message(
+            name,
+            tools.map(|connection| connection.tools.as_slice()).unwrap_or_default(),
+        ))?)
     }
 
     async fn remove(&self, named: &str) -> Result<(), Failure> {
@@ -138,17 +141,17 @@ impl Session {
         let Some(found) = connections.iter().find(is_named) else {
             return Err(no_such_connection(named, &connections));
         };
-        self.engine.disconnect(found.connection).await.map_err(told)?;
-        let server = on_one_line(&found.server, usize::MAX);
-        Ok(say(&format!("The connection to `{server}` is removed."))?)
+        self.engine.disconnect(found.connection).await.map_err(usage_failure)?;
+        let server = single_line(&found.server, usize::MAX);
+        Ok(print_line(&format!("The connection to `{server}` is removed."))?)
     }
 }
 
 const NO_SERVERS: &str = "The catalog names no tool servers; those in its mcp.json would be listed here.";
 
 /// What a person is told of a server that was just connected.
-fn connected(server: &str, tools: &[String]) -> String {
-    let names = on_one_line(&tools.join(", "), MAX_NAMES);
+fn connected_message(server: &str, tools: &[String]) -> String {
+    let names = single_line(&tools.join(", "), MAX_TOOL_NAMES_CHARS);
     match tools.len() {
         0 => format!("The server `{server}` is connected. It offers no tools."),
         1 => format!("The server `{server}` is connected. It offers one tool: {names}"),
@@ -157,35 +160,35 @@ fn connected(server: &str, tools: &[String]) -> String {
 }
 
 fn no_such_server(name: &str, servers: &[Server]) -> Failure {
-    let name = on_one_line(name, MAX_NAMES);
+    let name = single_line(name, MAX_TOOL_NAMES_CHARS);
     let known: Vec<_> = servers.iter().map(|server| server.name.as_str()).collect();
     Failure::usage(if known.is_empty() {
         format!("there is no server `{name}`: the catalog names none, and its mcp.json would")
     } else {
         format!(
             "there is no server `{name}`; the catalog names {}",
-            on_one_line(&known.join(", "), usize::MAX)
+            single_line(&known.join(", "), usize::MAX)
         )
     })
 }
 
 fn no_such_connection(named: &str, connections: &[Connection]) -> Failure {
-    let named = on_one_line(named, MAX_NAMES);
+    let named = single_line(named, MAX_TOOL_NAMES_CHARS);
     let known: Vec<_> = connections.iter().map(|connection| connection.server.as_str()).collect();
     Failure::usage(if known.is_empty() {
         format!("there is no connection `{named}`, nor any other")
     } else {
         format!(
             "there is no connection `{named}`; there are those to {}",
-            on_one_line(&known.join(", "), usize::MAX)
+            single_line(&known.join(", "), usize::MAX)
         )
     })
 }
 
 /// A refusal in the engine's words, which say what to do.
-fn told(error: ClientError) -> Failure {
+fn usage_failure(error: ClientError) -> Failure {
     let ClientError::Refused { code, message } = error else { return error.into() };
-    let message = on_one_line(&message, usize::MAX);
+    let message = single_line(&message, usize::MAX);
     match code {
         ErrorCode::InvalidRequest
         | ErrorCode::ServerNotFound

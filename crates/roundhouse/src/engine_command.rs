@@ -7,7 +7,7 @@ use clap::Subcommand;
 use engine::Engine;
 use engine::config::Config;
 use service::env::ProcessEnv;
-use service::signals::Endings;
+use service::signals::ShutdownSignals;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Failure;
@@ -40,7 +40,7 @@ enum Command {
 
 /// Gives an engine that an orchestrator has launched a session of its own: neither a terminal's signals nor the end of the
 /// orchestrator are meant for it. Called before anything else, so that it is exposed to them as briefly as can be.
-pub(crate) fn leave_session() {
+pub(crate) fn start_session() {
     let mut arguments = std::env::args_os().skip(1);
     let (command, label) = (arguments.next(), arguments.next());
     if command.is_some_and(|command| command == "engine")
@@ -60,11 +60,11 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 
 fn serve(args: &Args) -> Result<(), Failure> {
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
-    service::logging::init(config.log.clone());
-    service::limits::raise_file_limit();
+    service::logging::init(config.log_filter.clone());
+    service::rlimits::raise_file_limit();
     let runtime = engine::threads::runtime().context("the runtime could not be started")?;
     let result = runtime.block_on(async {
-        let mut endings = Endings::listen().context("signals cannot be listened for")?;
+        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
         let engine = Engine::start(config).await?;
         let address = engine.address().context("the engine's address is unknown")?;
         tracing::info!(
@@ -76,7 +76,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
             "The engine is ready."
         );
         let shutdown = CancellationToken::new();
-        endings.end(engine.serve(shutdown.clone()), &shutdown).await;
+        endings.run_until_shutdown(engine.serve(shutdown.clone()), &shutdown).await;
         tracing::info!("The engine has stopped.");
         Ok(())
     });

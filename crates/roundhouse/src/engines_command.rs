@@ -12,13 +12,13 @@ use reqwest::{RequestBuilder, Url};
 use serde::de::DeserializeOwned;
 
 use crate::error::Failure;
-use crate::terminal::{on_one_line, say};
+use crate::terminal::{print_line, single_line};
 
 /// How long a call may take: a few engines are stopped and booted in it, and taken back where they do not come up.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// How much of a text that is not ours is shown.
-const SHOWN: usize = 500;
+const MAX_SHOWN_CHARS: usize = 500;
 
 /// How many engines are moved in one call.
 const MOVES_PER_CALL: i64 = 4;
@@ -33,15 +33,15 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Command {
     /// Print how many engines of each product are on which version, and which of them follow the deployment's.
-    Versions(Access),
+    Versions(AccessArgs),
     /// Move all engines that are on one version to another one, also across a major version. Each is stopped, its brain
     /// copied, and launched on the other version; one that does not become healthy is taken back.
-    Move(Move),
+    Move(MoveArgs),
 }
 
 /// Which orchestrator to ask, and as whom.
 #[derive(clap::Args)]
-struct Access {
+struct AccessArgs {
     /// The orchestrator's address.
     #[arg(long, default_value = "http://127.0.0.1:8000")]
     url: Url,
@@ -51,14 +51,14 @@ struct Access {
 }
 
 #[derive(clap::Args)]
-struct Move {
+struct MoveArgs {
     #[command(flatten)]
-    access: Access,
+    access: AccessArgs,
     /// The image that the engines are on, such as `svc-engine:1.4.2`.
     #[arg(long)]
     from: EngineImage,
     /// The image to move them to and to pin them to; or `default`: the deployment's, which they follow from then on.
-    #[arg(long, value_parser = choice)]
+    #[arg(long, value_parser = parse_version_choice)]
     to: VersionChoice,
     /// Only engines of this product, by its id.
     #[arg(long)]
@@ -68,7 +68,7 @@ struct Move {
     at_most: Option<usize>,
 }
 
-fn choice(text: &str) -> Result<VersionChoice, serde_json::Error> {
+fn parse_version_choice(text: &str) -> Result<VersionChoice, serde_json::Error> {
     serde_json::from_value(text.into())
 }
 
@@ -76,13 +76,13 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         match args.command {
-            Command::Versions(access) => versions(&access).await,
+            Command::Versions(access) => print_versions(&access).await,
             Command::Move(ask) => move_engines(ask).await,
         }
     })
 }
 
-impl Access {
+impl AccessArgs {
     fn request(&self, method: reqwest::Method, path: &str) -> anyhow::Result<RequestBuilder> {
         // The orchestrator is the operator's own: a proxy has no business seeing the key.
         let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy().build()?;
@@ -94,19 +94,19 @@ impl Access {
 }
 
 /// The answer to a request, or what the orchestrator says is wrong.
-async fn answer<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Failure> {
+async fn send<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Failure> {
     let response = request.send().await.context("the orchestrator does not answer")?;
     if response.status().is_success() {
         return Ok(response.json().await.context("the orchestrator's answer is not understood")?);
     }
     let status = response.status();
     let refusal: ErrorBody = response.json().await.with_context(|| format!("it answered {status}"))?;
-    Err(anyhow::anyhow!("{}", on_one_line(&refusal.error.message, SHOWN)).into())
+    Err(anyhow::anyhow!("{}", single_line(&refusal.error.message, MAX_SHOWN_CHARS)).into())
 }
 
-async fn versions(access: &Access) -> Result<(), Failure> {
-    let list: VersionList = answer(access.request(reqwest::Method::GET, "admin/versions")?).await?;
-    say(&format!("The deployment's version is {}.", list.default))?;
+async fn print_versions(access: &AccessArgs) -> Result<(), Failure> {
+    let list: VersionList = send(access.request(reqwest::Method::GET, "admin/versions")?).await?;
+    print_line(&format!("The deployment's version is {}.", list.default))?;
     for count in list.versions {
         let how = match (count.follows, count.pinned) {
             (true, _) if count.engine_version == list.default => "follow the deployment's",
@@ -115,13 +115,13 @@ async fn versions(access: &Access) -> Result<(), Failure> {
             (false, false) => "stay: another major version, or not allowed by the product's policy",
         };
         let (slug, engines, version) = (count.slug, count.engines, count.engine_version);
-        say(&format!("{slug} ({}): {engines} on {version}, {how}", count.product_id))?;
+        print_line(&format!("{slug} ({}): {engines} on {version}, {how}", count.product_id))?;
     }
     Ok(())
 }
 
-async fn move_engines(ask: Move) -> Result<(), Failure> {
-    let Move { access, from, to, product, at_most } = ask;
+async fn move_engines(ask: MoveArgs) -> Result<(), Failure> {
+    let MoveArgs { access, from, to, product, at_most } = ask;
     let (mut left, mut moved, mut failed) = (at_most.unwrap_or(usize::MAX), 0_usize, 0_usize);
     let mut after = None;
     while left > 0 {
@@ -134,19 +134,19 @@ async fn move_engines(ask: Move) -> Result<(), Failure> {
             limit: MoveLimit::try_from(limit).ok(),
         };
         let request = access.request(reqwest::Method::POST, "admin/versions/move")?.json(&body);
-        let MovedEngines { engines, next } = answer(request).await?;
+        let MovedEngines { engines, next } = send(request).await?;
         left = left.saturating_sub(engines.len());
         for engine in engines {
-            let user = on_one_line(engine.user_id.as_str(), SHOWN);
+            let user = single_line(engine.user_id.as_str(), MAX_SHOWN_CHARS);
             match engine.error {
                 None => {
                     moved += 1;
-                    say(&format!("{} of {user}: moved", engine.engine_id))?;
+                    print_line(&format!("{} of {user}: moved", engine.engine_id))?;
                 }
                 Some(error) => {
                     failed += 1;
-                    let why = on_one_line(&error.message, SHOWN);
-                    say(&format!("{} of {user}: not moved: {why}", engine.engine_id))?;
+                    let why = single_line(&error.message, MAX_SHOWN_CHARS);
+                    print_line(&format!("{} of {user}: not moved: {why}", engine.engine_id))?;
                 }
             }
         }
@@ -155,6 +155,6 @@ async fn move_engines(ask: Move) -> Result<(), Failure> {
             break;
         }
     }
-    say(&format!("{moved} moved, {failed} not."))?;
+    print_line(&format!("{moved} moved, {failed} not."))?;
     if failed > 0 { Err(anyhow::anyhow!("{failed} engines were not moved").into()) } else { Ok(()) }
 }

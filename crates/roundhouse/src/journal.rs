@@ -1,22 +1,22 @@
 //! `roundhouse engine journal`: what the turns of a task did, as a person reads it.
 
-mod lines;
+mod formatting;
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use contract::TaskId;
-use engine::brain::{Journal, JournalError};
+use engine::store::{Journal, JournalError};
 
-use crate::access;
+use crate::engine_access;
 use crate::error::Failure;
-use crate::terminal::{on_one_line, say};
-use crate::up::folder::{ENGINES, Folder};
+use crate::terminal::{print_line, single_line};
+use crate::up::folder::{ENGINES_FOLDER, UpFolder};
 
 /// The brain's file in an engine's folder.
-const BRAIN: &str = "brain.sqlite";
+const BRAIN_FILE: &str = "brain.sqlite";
 /// How many tasks are named where the one that was asked for is not there.
-const NAMED_TASKS: u32 = 10;
+const MAX_NAMED_TASKS: u32 = 10;
 
 /// Arguments of `roundhouse engine journal`.
 #[derive(clap::Args)]
@@ -38,8 +38,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let task = TaskId::new(args.task).map_err(|error| Failure::usage(format!("the task: {error}")))?;
     let file = match (args.brain, args.user) {
         (Some(file), _) => file,
-        (None, Some(user)) => of_user(user, args.dir.as_deref())?,
-        (None, None) => of_environment()?,
+        (None, Some(user)) => brain_of_user(user, args.dir.as_deref())?,
+        (None, None) => brain_from_env()?,
     };
     let journal = Journal::open(&file).map_err(|error| match error {
         JournalError::Unreadable { .. } | JournalError::Unknown { .. } => {
@@ -48,13 +48,13 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         JournalError::Brain(error) => error.into(),
     })?;
     match journal.steps(&task).context("the journal cannot be read")? {
-        Some(steps) => Ok(say(&lines::of(&steps))?),
-        None => Err(unknown(&task, &journal)?),
+        Some(steps) => Ok(print_line(&formatting::format_steps(&steps))?),
+        None => Err(unknown_task(&task, &journal)?),
     }
 }
 
 /// The brain that the engine of this environment would use.
-fn of_environment() -> Result<PathBuf, Failure> {
+fn brain_from_env() -> Result<PathBuf, Failure> {
     let file = std::env::var_os("SQLITE_DB_PATH").filter(|file| !file.is_empty());
     file.map(PathBuf::from).ok_or_else(|| {
         Failure::usage("which brain? Name its file with --brain, or a user of a `roundhouse up` with --user")
@@ -62,32 +62,32 @@ fn of_environment() -> Result<PathBuf, Failure> {
 }
 
 /// The brain of a user's engine. The engine is neither made nor woken for it.
-fn of_user(user: String, dir: Option<&Path>) -> Result<PathBuf, Failure> {
-    let user = access::user(user)?;
-    let folder = Folder::at(dir).map_err(Failure::usage)?;
-    let orchestrator = access::orchestrator(&folder, None)?;
+fn brain_of_user(user: String, dir: Option<&Path>) -> Result<PathBuf, Failure> {
+    let user = engine_access::parse_user(user)?;
+    let folder = UpFolder::resolve(dir).map_err(Failure::usage)?;
+    let orchestrator = engine_access::open_orchestrator(&folder, None)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let engines = folder.path().join(ENGINES);
+    let engines = folder.path().join(ENGINES_FOLDER);
     let found = runtime.block_on(orchestrator.engine_id(&user)).with_context(|| {
         format!("{user}'s engine cannot be found (--brain names a file below {})", engines.display())
     })?;
-    Ok(engines.join(found.to_string()).join(BRAIN))
+    Ok(engines.join(found.to_string()).join(BRAIN_FILE))
 }
 
 /// Tells that there is no such task, and what there is instead.
-fn unknown(task: &TaskId, journal: &Journal) -> Result<Failure, Failure> {
-    let known = journal.tasks(NAMED_TASKS).context("the tasks cannot be read")?;
-    let mut text = format!("there is no task `{}` in this brain", whole(task));
+fn unknown_task(task: &TaskId, journal: &Journal) -> Result<Failure, Failure> {
+    let known = journal.tasks(MAX_NAMED_TASKS).context("the tasks cannot be read")?;
+    let mut text = format!("there is no task `{}` in this brain", task_on_one_line(task));
     if !known.is_empty() {
         text.push_str("; the last that ran:");
     }
     for task in &known {
         text.push_str("\n  ");
-        text.push_str(&whole(task));
+        text.push_str(&task_on_one_line(task));
     }
     Ok(Failure::Failed(anyhow::anyhow!(text)))
 }
 
-fn whole(task: &TaskId) -> String {
-    on_one_line(task.as_str(), usize::MAX)
+fn task_on_one_line(task: &TaskId) -> String {
+    single_line(task.as_str(), usize::MAX)
 }

@@ -1,12 +1,12 @@
 //! `roundhouse`: the one binary. Each command is the entry point of a library.
 
-mod access;
 mod audit_command;
 mod catalog;
 mod chat;
 mod client;
 mod connection;
 mod doctor_command;
+mod engine_access;
 mod engine_command;
 mod engines_command;
 mod error;
@@ -58,10 +58,10 @@ enum Command {
 
 fn main() -> ExitCode {
     // Before all else: the helper must hold nothing that it did not get from its engine, and start fast.
-    if std::env::args_os().nth(1).is_some_and(|first| first == leash::HELPER) {
+    if std::env::args_os().nth(1).is_some_and(|first| first == leash::HELPER_ARG) {
         return leash::helper_main();
     }
-    engine_command::leave_session();
+    engine_command::start_session();
     let result = match Cli::parse().command {
         Command::Up(args) => up::run(&args),
         Command::Chat(args) => chat::run(args),

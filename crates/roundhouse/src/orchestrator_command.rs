@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use orchestrator::{Config, OpenError, Orchestrator};
 use service::clock::SystemClock;
-use service::env::{Env, Faults, ProcessEnv, Reader};
-use service::logging::Format;
-use service::signals::Endings;
+use service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
+use service::logging::LogFormat;
+use service::signals::ShutdownSignals;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::Targets;
@@ -29,26 +29,26 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
-    let (config, log) = configuration(&ProcessEnv).map_err(Failure::usage)?;
+    let (config, log) = load_config(&ProcessEnv).map_err(Failure::usage)?;
     if args.check {
-        terminal::say(&format!("{config}\n{log}"))?;
+        terminal::print_line(&format!("{config}\n{log}"))?;
         for warning in &config.warnings {
             eprintln!("warning: {warning}");
         }
-        return if args.offline { Ok(()) } else { check_what_they_name(&config) };
+        return if args.offline { Ok(()) } else { check_resources(&config) };
     }
-    service::logging::init_as(log.format, log.filter);
+    service::logging::init_with_format(log.format, log.filter);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    service::limits::raise_file_limit();
+    service::rlimits::raise_file_limit();
     // One that the operator names is theirs to provide.
     if ProcessEnv.get("ORCH_CATALOG_MOUNT_PATH").is_none() {
         crate::catalog::unpack(&config.catalog).map_err(Failure::usage)?;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut endings = Endings::listen().context("signals cannot be listened for")?;
+        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
         let address = config.address;
         let listener = TcpListener::bind(address).await.map_err(|error| {
             Failure::usage(format!("{address} (ORCH_HOST, ORCH_PORT) cannot be listened on: {error}"))
@@ -57,37 +57,37 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         let shutdown = CancellationToken::new();
         let clock = Arc::new(SystemClock::new());
         let running = Orchestrator::run(config, clock, listener, shutdown.clone());
-        let ran = endings.end(running, &shutdown).await;
-        ran.map_err(failure)?;
+        let commit_run = endings.run_until_shutdown(running, &shutdown).await;
+        commit_run.map_err(open_failure)?;
         tracing::info!("The orchestrator has stopped; its engines keep running.");
         Ok(())
     })
 }
 
 /// Looks whether an orchestrator of this configuration could begin.
-fn check_what_they_name(config: &Config) -> Result<(), Failure> {
+fn check_resources(config: &Config) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let lacks = runtime.block_on(orchestrator::preflight(config));
-    if lacks.is_empty() {
+    let assert_lacks = runtime.block_on(orchestrator::preflight(config));
+    if assert_lacks.is_empty() {
         return Ok(());
     }
-    let lines = lacks.into_iter().map(|lack| format!("\n  {:#}", anyhow::Error::from(lack)));
+    let lines = assert_lacks.into_iter().map(|lack| format!("\n  {:#}", anyhow::Error::from(lack)));
     Err(anyhow::anyhow!("this cannot be used:{}", lines.collect::<String>()).into())
 }
 
 /// How an orchestrator that could not begin ends: 2 where its configuration names what cannot be used, 1 where something
 /// failed that may work another time, such as a full disk.
-fn failure(error: OpenError) -> Failure {
-    let may_pass = match &error {
-        OpenError::Unreachable { .. } | OpenError::Deposed { .. } => true,
-        OpenError::Registry { source, .. } => !is_misplaced(&**source),
+fn open_failure(error: OpenError) -> Failure {
+    let is_retryable = match &error {
+        OpenError::Unreachable { .. } | OpenError::LostLeadership { .. } => true,
+        OpenError::Registry { source, .. } => !is_bad_location(&**source),
         _ => false,
     };
-    if may_pass { error.into() } else { Failure::usage_with_causes(error) }
+    if is_retryable { error.into() } else { Failure::usage_with_causes(error) }
 }
 
 /// Whether a registry could not be opened for the place that it was given.
-fn is_misplaced(error: &(dyn std::error::Error + 'static)) -> bool {
+fn is_bad_location(error: &(dyn std::error::Error + 'static)) -> bool {
     let wrong_place = |kind| {
         use io::ErrorKind::{
             AlreadyExists, IsADirectory, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem,
@@ -103,12 +103,12 @@ fn is_misplaced(error: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 /// What is logged, and how.
-struct Log {
+struct LogConfig {
     filter: Targets,
-    format: Format,
+    format: LogFormat,
 }
 
-impl fmt::Display for Log {
+impl fmt::Display for LogConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { filter, format } = self;
         write!(f, "ORCH_LOG_LEVEL={filter}\nORCH_LOG_FORMAT={}", format.name())
@@ -116,18 +116,19 @@ impl fmt::Display for Log {
 }
 
 /// The configuration, with all faults of both parts at once.
-fn configuration(env: &dyn Env) -> Result<(Config, Log), Faults> {
+fn load_config(env: &dyn Env) -> Result<(Config, LogConfig), ConfigErrors> {
     let config = Config::from_env(env);
-    let mut reader = Reader::new(env);
+    let mut reader = EnvReader::new(env);
     if let Err(faults) = &config {
         reader.extend(faults);
     }
-    let filter = reader.or(
+    let filter = reader.parse_or(
         "ORCH_LOG_LEVEL",
         "a level such as info, or a list such as info,sqlx=warn",
         Targets::new().with_default(tracing::Level::INFO),
         |text| service::logging::parse_filter(text).ok(),
     );
-    let format = reader.or("ORCH_LOG_FORMAT", "`text` or `json`", Format::Text, Format::from_name);
-    reader.finish(config.ok().map(|config| (config, Log { filter, format })))
+    let format =
+        reader.parse_or("ORCH_LOG_FORMAT", "`text` or `json`", LogFormat::Text, LogFormat::from_name);
+    reader.finish(config.ok().map(|config| (config, LogConfig { filter, format })))
 }

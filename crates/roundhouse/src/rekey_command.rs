@@ -1,11 +1,11 @@
 //! `roundhouse rekey`: the registry's secrets under another master key.
 
-use orchestrator::rekey::{Rekey, RekeyError, Rekeyed};
+use orchestrator::rekey::{Rekey, RekeyError, RekeyOutcome};
 use service::clock::SystemClock;
 use service::env::ProcessEnv;
 
 use crate::error::Failure;
-use crate::terminal::say;
+use crate::terminal::print_line;
 
 pub(crate) fn run() -> Result<(), Failure> {
     let rekey = Rekey::from_env(&ProcessEnv).map_err(Failure::usage)?;
@@ -18,14 +18,14 @@ pub(crate) fn run() -> Result<(), Failure> {
         | RekeyError::WrongKey { .. }
         | RekeyError::Registry { .. } => Failure::usage(format!("{:#}", anyhow::Error::new(error))),
     })?;
-    say(&match done {
-        Rekeyed::Now { engines, wiped } => {
+    print_line(&match done {
+        RekeyOutcome::Done { engines, wiped } => {
             let done = format!("the secrets of {engines} engine(s) are sealed under the new key");
             let left = "; the database may still hold copies under the old one: run VACUUM (on PostgreSQL: VACUUM \
                         FULL) on it once the disk has room";
             if wiped { done } else { done + left }
         }
-        Rekeyed::Before => "everything was sealed under this key already".to_owned(),
+        RekeyOutcome::AlreadyDone => "everything was sealed under this key already".to_owned(),
     })?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// Writes a line for the person; a terminal that is gone has nobody to read it.
-pub(crate) fn say(text: &str) -> io::Result<()> {
+pub(crate) fn print_line(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(format!("{text}\n").as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
@@ -22,7 +22,7 @@ pub(crate) fn columns() -> Option<usize> {
 }
 
 /// At most so many columns of `text`, which is one line without anything that drives a terminal.
-pub(crate) fn cut(text: &str, columns: usize) -> String {
+pub(crate) fn truncate_columns(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
     }
@@ -37,28 +37,28 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
 }
 
 /// `text` with its lines, and with escapes in place of the control characters that could drive the terminal.
-pub(crate) fn harmless(text: &str) -> String {
-    escaped(text, |character| character.is_control() && !matches!(character, '\n' | '\t'))
+pub(crate) fn escape_control_characters(text: &str) -> String {
+    escape(text, |character| character.is_control() && !matches!(character, '\n' | '\t'))
 }
 
 /// `text` with its lines, and with escapes in place of what would hide from the person what it really is:
 /// control characters, and those that turn the direction of what follows.
-pub(crate) fn visible(text: &str) -> String {
-    escaped(text, |character| is_harmful(character) && !matches!(character, '\n' | '\t'))
+pub(crate) fn escape_hidden_characters(text: &str) -> String {
+    escape(text, |character| is_harmful(character) && !matches!(character, '\n' | '\t'))
 }
 
-/// At most the first `max` characters of `text` as one line, with escapes as in [`visible`].
-pub(crate) fn on_one_line(text: &str, max: usize) -> String {
+/// At most the first `max` characters of `text` as one line, with escapes as in [`escape_hidden_characters`].
+pub(crate) fn single_line(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
-        None => escaped(text, is_harmful),
-        Some((end, _)) => format!("{}…", escaped(text.get(..end).unwrap_or_default(), is_harmful)),
+        None => escape(text, is_harmful),
+        Some((end, _)) => format!("{}…", escape(text.get(..end).unwrap_or_default(), is_harmful)),
     }
 }
 
-fn escaped(text: &str, harmful: impl Fn(char) -> bool) -> String {
+fn escape(text: &str, misbehaving_server: impl Fn(char) -> bool) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
-        if harmful(character) {
+        if misbehaving_server(character) {
             shown.extend(character.escape_default());
         } else {
             shown.push(character);
@@ -82,25 +82,28 @@ mod tests {
     #[test]
     fn nothing_drives_the_terminal_or_hides() {
         let text = "a\r\n\tb\u{1b}[2K\u{202e}c\u{9b}é";
-        assert_eq!(harmless(text), "a\\r\n\tb\\u{1b}[2K\u{202e}c\\u{9b}é");
-        assert_eq!(visible(text), "a\\r\n\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
-        assert_eq!(on_one_line(text, 99), "a\\r\\n\\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
+        assert_eq!(escape_control_characters(text), "a\\r\n\tb\\u{1b}[2K\u{202e}c\\u{9b}é");
+        assert_eq!(escape_hidden_characters(text), "a\\r\n\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
+        assert_eq!(single_line(text, 99), "a\\r\\n\\tb\\u{1b}[2K\\u{202e}c\\u{9b}é");
     }
 
     #[test]
     fn wide_characters_are_cut_by_the_columns_that_they_take() {
-        assert_eq!(cut("grün", 4), "grün");
-        assert_eq!(cut("grüne", 4), "grü…");
-        assert_eq!(cut("日本語", 6), "日本語");
-        assert_eq!(cut("日本語", 5), "日本…");
-        assert_eq!(cut("日本語", 4), "日…");
-        assert_eq!([cut("ab", 1), cut("ab", 0), cut("", 0)], ["…", "", ""]);
+        assert_eq!(truncate_columns("grün", 4), "grün");
+        assert_eq!(truncate_columns("grüne", 4), "grü…");
+        assert_eq!(truncate_columns("日本語", 6), "日本語");
+        assert_eq!(truncate_columns("日本語", 5), "日本…");
+        assert_eq!(truncate_columns("日本語", 4), "日…");
+        assert_eq!(
+            [truncate_columns("ab", 1), truncate_columns("ab", 0), truncate_columns("", 0)],
+            ["…", "", ""]
+        );
     }
 
     proptest::proptest! {
         #[test]
         fn what_is_cut_fits(text in "\\PC*", columns in 0_usize..40) {
-            let shown = cut(&text, columns);
+            let shown = truncate_columns(&text, columns);
             proptest::prop_assert!(shown.width() <= columns, "{shown:?}");
             let kept = shown.strip_suffix('…').unwrap_or(&shown);
             proptest::prop_assert!(text.starts_with(kept));
@@ -109,8 +112,8 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut_between_characters() {
-        assert_eq!(on_one_line("grün", 4), "grün");
-        assert_eq!(on_one_line("grüne", 4), "grün…");
-        assert_eq!(on_one_line("", 0), "");
+        assert_eq!(single_line("grün", 4), "grün");
+        assert_eq!(single_line("grüne", 4), "grün…");
+        assert_eq!(single_line("", 0), "");
     }
 }

@@ -14,24 +14,26 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use contract::orchestrator::Policy;
 use contract::{AdminKey, DisplayName, PlatformKey, Slug};
-use engine::models::config::{NotConfigured, Sources};
-use orchestrator::config::{BackendKind, DEFAULT_NETWORK, DatabaseUrl, PortRange, Rules, VERSION};
+use engine::llm::config::{ConfigSources, NotConfigured};
+use orchestrator::config::{BackendKind, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION};
 use orchestrator::{Config, MasterKey, Orchestrator};
 use service::clock::{Clock as _, SystemClock};
-use service::env::{Env, Faults, ProcessEnv, Reader};
-use service::signals::Endings;
+use service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
+use service::signals::ShutdownSignals;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use self::folder::{ADDRESS, CATALOG, ENGINES, Folder, PLATFORM_KEY, REGISTRY, Taken};
+use self::folder::{
+    ADDRESS_FILE, CATALOG_FOLDER, ENGINES_FOLDER, LockedFolder, PLATFORM_KEY_FILE, REGISTRY_FILE, UpFolder,
+};
 use self::guide::Guide;
 use crate::error::Failure;
-use crate::terminal::say;
+use crate::terminal::print_line;
 
 /// The product that `up` keeps.
 const PRODUCT: &str = "demo";
 /// The reason that the ledger gives for engines put to sleep by the end of `up`.
-const UP_ENDED: &str = "up_ended";
+const SLEEP_REASON: &str = "up_ended";
 
 /// Arguments of `roundhouse up`.
 #[derive(clap::Args)]
@@ -43,61 +45,61 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let env = ProcessEnv;
-    let engine_env = environment::for_engines(&env);
-    let folder = Folder::at(args.dir.as_deref()).map_err(Failure::usage)?;
+    let engine_env = environment::engine_env(&env);
+    let folder = UpFolder::resolve(args.dir.as_deref()).map_err(Failure::usage)?;
     // Before anything in it is read, which would be blamed for what is the folder's fault.
     folder.check().map_err(Failure::usage)?;
     // A provider that cannot work is found out now, not by the first user.
-    let sources = Sources::new(&engine_env, Some(&folder.path().join(CATALOG)));
-    let models = sources.first().map(|(checked, _)| checked.routes);
-    let settings = Settings::read(&env, models.as_ref().err()).map_err(Failure::usage)?;
+    let sources = ConfigSources::new(&engine_env, Some(&folder.path().join(CATALOG_FOLDER)));
+    let models = sources.load().map(|(checked, _)| checked.routes);
+    let settings = UpSettings::from_env(&env, models.as_ref().err()).map_err(Failure::usage)?;
     let models = models.map_err(Failure::usage)?;
     service::logging::init(settings.log.clone());
-    service::limits::raise_file_limit();
-    let taken = folder.take(SystemClock::new().now()).map_err(Failure::usage)?;
-    let keys = Keys::of(&taken)?;
-    crate::catalog::unpack(&taken.join(CATALOG)).map_err(Failure::usage)?;
+    service::rlimits::raise_file_limit();
+    let taken = folder.lock(SystemClock::new().now()).map_err(Failure::usage)?;
+    let keys = FolderKeys::load(&taken)?;
+    crate::catalog::unpack(&taken.join(CATALOG_FOLDER)).map_err(Failure::usage)?;
 
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
-        let mut endings = Endings::listen().context("signals cannot be listened for")?;
-        let listener = listen(settings.port).await?;
+        let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;
+        let listener = bind(settings.port).await?;
         let address = listener.local_addr().context("the address is unknown")?;
         let platform_key = keys.platform.clone();
-        let config = config(&taken, &settings, keys, engine_env, address)?;
+        let config = build_config(&taken, &settings, keys, engine_env, address)?;
         let orchestrator = Orchestrator::open(config, Arc::new(SystemClock::new()))
             .await
             .map_err(Failure::usage_with_causes)?;
         let slug = Slug::new(PRODUCT).context("the product's slug")?;
         let name = DisplayName::new("Demo").context("the product's name")?;
         orchestrator.fleet().register_with_key(slug, name, Policy::default(), &platform_key).await?;
-        taken.write_secret(ADDRESS, &format!("http://{address}")).map_err(Failure::usage)?;
+        taken.write_secret(ADDRESS_FILE, &format!("http://{address}")).map_err(Failure::usage)?;
         let model = models.model_name();
-        let guide = Guide { address, folder: folder.path(), default: args.dir.is_none(), model };
-        attend(orchestrator, listener, &guide, &mut endings).await
+        let guide = Guide { address, folder: folder.path(), is_default_folder: args.dir.is_none(), model };
+        serve(orchestrator, listener, &guide, &mut endings).await
     })
 }
 
 /// Serves until the person ends it, and puts the engines to sleep.
-async fn attend(
+async fn serve(
     orchestrator: Orchestrator,
     listener: TcpListener,
     guide: &Guide<'_>,
-    endings: &mut Endings,
+    endings: &mut ShutdownSignals,
 ) -> Result<(), Failure> {
     let shutdown = CancellationToken::new();
-    let slept = {
+    let skipped_sleeps = {
         let whole = async {
             orchestrator.serve(listener, shutdown.clone()).await;
-            let slept = orchestrator.fleet().sleep_all(UP_ENDED).await;
-            slept.context("not all engines could be put to sleep")
+            let skipped_sleeps = orchestrator.fleet().sleep_all(SLEEP_REASON).await;
+            skipped_sleeps.context("not all engines could be put to sleep")
         };
         tokio::pin!(whole);
         let asked = async {
             orchestrator.fleet().ready().await;
-            say(&guide.to_string())?;
-            endings.asked().await;
-            say("Putting the engines to sleep …")
+            print_line(&guide.to_string())?;
+            endings.recv().await;
+            print_line("Putting the engines to sleep …")
         };
         tokio::select! {
             ended = &mut whole => return Ok(ended.map(drop)?),
@@ -105,48 +107,48 @@ async fn attend(
         }
         shutdown.cancel();
         tokio::select! {
-            slept = whole => Some(slept?),
+            skipped_sleeps = whole => Some(skipped_sleeps?),
             // Someone in a hurry.
-            _ = endings.asked() => None,
+            _ = endings.recv() => None,
         }
     };
-    let Some(slept) = slept else {
-        say("Left as they are; the next `roundhouse up` adopts what still runs.")?;
+    let Some(skipped_sleeps) = skipped_sleeps else {
+        print_line("Left as they are; the next `roundhouse up` adopts what still runs.")?;
         return Ok(());
     };
     orchestrator.close().await;
-    say(&format!(
-        "{slept} engine(s) sleep. The next `roundhouse up` and an admit with auto_wake wake them."
+    print_line(&format!(
+        "{skipped_sleeps} engine(s) sleep. The next `roundhouse up` and an admit with auto_wake wake them."
     ))?;
     Ok(())
 }
 
 /// What a person may set for `up` itself.
-struct Settings {
+struct UpSettings {
     port: u16,
     ports: PortRange,
     log: tracing_subscriber::filter::Targets,
 }
 
-impl Settings {
+impl UpSettings {
     /// Reads them. What is wrong with the provider is reported together with what is wrong here.
-    fn read(env: &dyn Env, provider: Option<&NotConfigured>) -> Result<Self, Faults> {
-        let mut reader = Reader::new(env);
+    fn from_env(env: &dyn Env, provider: Option<&NotConfigured>) -> Result<Self, ConfigErrors> {
+        let mut reader = EnvReader::new(env);
         if let Some(provider) = provider {
-            reader.extend(provider.faults());
+            reader.extend(provider.errors());
         }
-        let port =
-            reader.or("ORCH_PORT", "a port from 0 (any free one) to 65535", 8_000, |text| text.parse().ok());
+        let port = reader
+            .parse_or("ORCH_PORT", "a port from 0 (any free one) to 65535", 8_000, |text| text.parse().ok());
         let engine_port = |text: &str| text.parse().ok().filter(|port: &u16| *port > 0);
-        let min = reader.or("ORCH_PORT_MIN", "a port from 1 to 65535", 9_001, engine_port);
-        let max = reader.or("ORCH_PORT_MAX", "a port from 1 to 65535", 9_999, engine_port);
+        let min = reader.parse_or("ORCH_PORT_MIN", "a port from 1 to 65535", 9_001, engine_port);
+        let max = reader.parse_or("ORCH_PORT_MAX", "a port from 1 to 65535", 9_999, engine_port);
         let ports = PortRange::new(min, max);
         if ports.is_none() {
-            reader.fault("ORCH_PORT_MAX", Some(max.to_string()), "at least ORCH_PORT_MIN");
+            reader.add_error("ORCH_PORT_MAX", Some(max.to_string()), "at least ORCH_PORT_MIN");
         }
         // A person at a terminal wants the guide, not the log; what goes wrong they want to see.
         let quiet = "warn".parse().unwrap_or_default();
-        let log = reader.or(
+        let log = reader.parse_or(
             "ROUNDHOUSE_LOG",
             "a level such as info, or a list such as info,sqlx=warn",
             quiet,
@@ -157,37 +159,39 @@ impl Settings {
 }
 
 /// The folder's keys.
-struct Keys {
+struct FolderKeys {
     master: MasterKey,
     admin: AdminKey,
     platform: PlatformKey,
 }
 
-impl Keys {
-    fn of(taken: &Taken<'_>) -> Result<Self, Failure> {
+impl FolderKeys {
+    fn load(taken: &LockedFolder<'_>) -> Result<Self, Failure> {
         let random = || PlatformKey::generate().map(|key| key.expose().to_owned());
         let make_master = || MasterKey::generate().map(|key| key.expose().as_str().to_owned());
         let is_platform_key = |text: &str| text.starts_with("pk-svc-");
         let master = taken
-            .key("master.key", make_master, |text| MasterKey::parse(text).is_some())
+            .load_or_create_key("master.key", make_master, |text| MasterKey::parse(text).is_some())
             .map_err(Failure::usage)?;
-        let admin = taken.key("admin.key", random, |text| !text.is_empty()).map_err(Failure::usage)?;
-        let platform = taken.key(PLATFORM_KEY, random, is_platform_key).map_err(Failure::usage)?;
+        let admin =
+            taken.load_or_create_key("admin.key", random, |text| !text.is_empty()).map_err(Failure::usage)?;
+        let platform =
+            taken.load_or_create_key(PLATFORM_KEY_FILE, random, is_platform_key).map_err(Failure::usage)?;
         let master = MasterKey::parse(&master).context("the master key has just been checked")?;
         Ok(Self { master, admin: AdminKey::from_text(admin), platform: PlatformKey::from_text(platform) })
     }
 }
 
-fn config(
-    taken: &Taken<'_>,
-    settings: &Settings,
-    keys: Keys,
+fn build_config(
+    taken: &LockedFolder<'_>,
+    settings: &UpSettings,
+    keys: FolderKeys,
     engine_env: BTreeMap<String, String>,
     address: SocketAddr,
 ) -> Result<Config, Failure> {
     Ok(Config {
         warnings: Vec::new(),
-        database: DatabaseUrl::Sqlite(taken.join(REGISTRY)),
+        database: DatabaseUrl::Sqlite(taken.join(REGISTRY_FILE)),
         master_key: keys.master,
         admin_key: keys.admin,
         engine_image: format!("svc-engine:{VERSION}").parse().context("this binary's version")?,
@@ -197,15 +201,15 @@ fn config(
         ports: settings.ports,
         url_host: "127.0.0.1".into(),
         engine_network: DEFAULT_NETWORK.into(),
-        rules: Rules::default(),
-        data_root: taken.join(ENGINES),
-        catalog: taken.join(CATALOG),
+        rules: SupervisionRules::default(),
+        data_root: taken.join(ENGINES_FOLDER),
+        catalog: taken.join(CATALOG_FOLDER),
         backend: BackendKind::Process,
         take_over_from: None,
     })
 }
 
-async fn listen(port: u16) -> Result<TcpListener, Failure> {
+async fn bind(port: u16) -> Result<TcpListener, Failure> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     TcpListener::bind(address).await.map_err(|error| match (error.kind(), port::holder(port)) {
         (io::ErrorKind::AddrInUse, Some(holder)) => Failure::usage(format!(

@@ -40,29 +40,29 @@ impl Env for BTreeMap<String, String> {
 
 /// A variable that does not hold what it must.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct ConfigError {
     /// The variable.
     pub name: String,
     /// What it holds, masked if it is a secret; none if it is not set.
-    pub holds: Option<String>,
+    pub value: Option<String>,
     /// What it must be.
-    pub must_be: String,
+    pub expected: String,
 }
 
 /// All that is wrong with a configuration. Its text is for the person who wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Faults(Vec<Fault>);
+pub struct ConfigErrors(Vec<ConfigError>);
 
-impl Faults {
+impl ConfigErrors {
     /// Each fault.
-    pub fn iter(&self) -> impl Iterator<Item = &Fault> {
+    pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
         self.0.iter()
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, holds, must_be } = self;
+        let Self { name, value: holds, expected: must_be } = self;
         match holds {
             Some(value) => write!(f, "{name} is `{value}`: it must be {must_be}"),
             None => write!(f, "{name} is not set: it must be {must_be}"),
@@ -70,7 +70,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the configuration has {} fault(s):", self.0.len())?;
         self.0.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
@@ -78,15 +78,15 @@ impl fmt::Display for Faults {
 }
 
 /// Reads variables, and gathers what is wrong with them. An empty variable counts as not set.
-pub struct Reader<'a> {
+pub struct EnvReader<'a> {
     env: &'a dyn Env,
-    faults: Vec<Fault>,
+    errors: Vec<ConfigError>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> EnvReader<'a> {
     /// A reader of `env` that has met no fault yet.
     pub fn new(env: &'a dyn Env) -> Self {
-        Self { env, faults: Vec::new() }
+        Self { env, errors: Vec::new() }
     }
 
     /// The variable, if it is set and not empty.
@@ -95,7 +95,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The variable as `parse` reads it, or `default` if it is not set. A fault if `parse` gives none.
-    pub fn or<T>(
+    pub fn parse_or<T>(
         &mut self,
         name: &str,
         must_be: &str,
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
         if let Some(parsed) = parse(&value) {
             return parsed;
         }
-        self.fault(name, Some(value), must_be);
+        self.add_error(name, Some(value), must_be);
         default
     }
 
@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
         let value = self.text(name);
         let parsed = value.as_deref().and_then(parse);
         if parsed.is_none() {
-            self.fault(name, value, must_be);
+            self.add_error(name, value, must_be);
         }
         parsed
     }
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         self.required_secret(name, must_be, parse)
     }
 
-    /// Like [`Reader::required`], for a secret: a fault shows no more of it than its length.
+    /// Like [`EnvReader::required`], for a secret: a fault shows no more of it than its length.
     pub fn required_secret<T>(
         &mut self,
         name: &str,
@@ -148,38 +148,38 @@ impl<'a> Reader<'a> {
         let parsed = value.as_deref().and_then(parse);
         if parsed.is_none() {
             let masked = value.map(|value| format!("*** ({} characters)", value.chars().count()));
-            self.fault(name, masked, must_be);
+            self.add_error(name, masked, must_be);
         }
         parsed
     }
 
     /// Notes a fault that no single parser sees.
-    pub fn fault(&mut self, name: &str, holds: Option<String>, must_be: &str) {
-        self.faults.push(Fault { name: name.to_owned(), holds, must_be: must_be.to_owned() });
+    pub fn add_error(&mut self, name: &str, holds: Option<String>, must_be: &str) {
+        self.errors.push(ConfigError { name: name.to_owned(), value: holds, expected: must_be.to_owned() });
     }
 
     /// Adds faults that were met elsewhere.
-    pub fn extend(&mut self, faults: &Faults) {
-        self.faults.extend(faults.iter().cloned());
+    pub fn extend(&mut self, faults: &ConfigErrors) {
+        self.errors.extend(faults.iter().cloned());
     }
 
     /// `value`, unless a fault was met or there is none (then a fault was met).
-    pub fn finish<T>(self, value: Option<T>) -> Result<T, Faults> {
+    pub fn finish<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
         match value {
-            Some(value) if self.faults.is_empty() => Ok(value),
-            _ => Err(Faults(self.faults)),
+            Some(value) if self.errors.is_empty() => Ok(value),
+            _ => Err(ConfigErrors(self.errors)),
         }
     }
 }
 
 /// Parses seconds, decimals allowed (`0.2`): 0 to about 31,000 years.
-pub fn seconds(text: &str) -> Option<Duration> {
+pub fn parse_seconds(text: &str) -> Option<Duration> {
     let seconds: f64 = text.trim().parse().ok()?;
     if seconds > 1e12 { None } else { Duration::try_from_secs_f64(seconds).ok() }
 }
 
 /// Parses a lifetime above zero: seconds, or a number with a unit (`90s`, `90m`, `3h`, `2d`).
-pub fn lifetime(text: &str) -> Option<Duration> {
+pub fn parse_lifetime(text: &str) -> Option<Duration> {
     let text = text.trim();
     let (number, unit) = match text.char_indices().last()? {
         (at, 's') => (text.get(..at)?, 1.0),
@@ -188,7 +188,7 @@ pub fn lifetime(text: &str) -> Option<Duration> {
         (at, 'd') => (text.get(..at)?, 86_400.0),
         _ => (text, 1.0),
     };
-    let time = seconds(number)?.mul_f64(unit);
+    let time = parse_seconds(number)?.mul_f64(unit);
     (!time.is_zero()).then_some(time)
 }
 
@@ -210,18 +210,18 @@ mod tests {
             (" 3h ", 10_800.0),
             ("2d", 172_800.0),
         ] {
-            assert_eq!(lifetime(text), Some(Duration::from_secs_f64(seconds)), "{text}");
+            assert_eq!(parse_lifetime(text), Some(Duration::from_secs_f64(seconds)), "{text}");
         }
         for text in ["", "0", "h", "-1", "3 weeks", "0h", "1e99d", "NaN"] {
-            assert_eq!(lifetime(text), None, "{text}");
+            assert_eq!(parse_lifetime(text), None, "{text}");
         }
     }
 
     #[test]
     fn all_faults_are_reported_at_once_and_secrets_are_masked() {
         let env = env(&[("PORT", "many"), ("KEY", "hunter2"), ("EMPTY", "")]);
-        let mut reader = Reader::new(&env);
-        let port = reader.or("PORT", "a port", 8_000_u16, |text| text.parse().ok());
+        let mut reader = EnvReader::new(&env);
+        let port = reader.parse_or("PORT", "a port", 8_000_u16, |text| text.parse().ok());
         let key = reader.required_secret("KEY", "43 characters", |_| None::<String>);
         let empty = reader.required("EMPTY", "a folder", |text| Some(text.to_owned()));
         assert_eq!(port, 8_000);
@@ -236,9 +236,9 @@ mod tests {
 
     #[test]
     fn durations_are_read_in_their_forms() {
-        assert_eq!(seconds("0.2"), Some(Duration::from_millis(200)));
+        assert_eq!(parse_seconds("0.2"), Some(Duration::from_millis(200)));
         for wrong in ["-1", "NaN", "inf", "1e13", "x", ""] {
-            assert_eq!(seconds(wrong), None, "{wrong}");
+            assert_eq!(parse_seconds(wrong), None, "{wrong}");
         }
     }
 }

@@ -3,9 +3,9 @@
 mod error;
 mod extract;
 mod layers;
-mod wording;
+mod serde_errors;
 
-pub use error::{ApiError, Stalled, is_stalled};
-pub use extract::{BodyAdmission, Json, Path, Query, admitted_body, fields, from_json};
-pub(crate) use layers::identified;
-pub use layers::{ClientAddress, finish, finish_counting};
+pub use error::{ApiError, BodyTimeout, is_body_timeout};
+pub use extract::{BodyAdmission, Json, Path, Query, parse_fields, parse_json, read_admitted_body};
+pub(crate) use layers::with_request_id;
+pub use layers::{ClientAddress, apply_layers, apply_layers_counting_errors};

@@ -16,7 +16,7 @@ thread_local! {
 }
 
 /// A `UUIDv7`.
-pub(crate) fn uuid() -> Uuid {
+pub(crate) fn uuid_v7() -> Uuid {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut random = [0; 10];
     RANDOM.with_borrow_mut(|source| source.fill(&mut random));
@@ -25,7 +25,7 @@ pub(crate) fn uuid() -> Uuid {
 }
 
 /// A number that is not 0.
-pub(crate) fn number() -> u64 {
+pub(crate) fn span_id() -> u64 {
     RANDOM.with_borrow_mut(|source| source.u64(1..))
 }
 
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn ids_differ_within_and_between_threads() {
-        let ids = || (0..1_000).map(|_| (uuid(), number())).collect::<Vec<_>>();
+        let ids = || (0..1_000).map(|_| (uuid_v7(), span_id())).collect::<Vec<_>>();
         let threads: Vec<_> = (0..8).map(|_| thread::spawn(ids)).collect();
         let made: Vec<_> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
         let uuids: HashSet<_> = made.iter().map(|(uuid, _)| *uuid).collect();
@@ -51,7 +51,7 @@ mod tests {
     fn an_id_tells_when_it_was_made() {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let before = now();
-        let (made, _) = uuid().get_timestamp().unwrap().to_unix();
+        let (made, _) = uuid_v7().get_timestamp().unwrap().to_unix();
         assert!((before..=now()).contains(&made));
     }
 }

@@ -12,13 +12,13 @@ use contract::Timestamp;
 
 /// How long a lock that is taken is waited for. A process that was killed while it started another one leaves
 /// its lock to that one until it has begun its program and, with that, closed the file: a matter of moments.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Between two tries.
-const PAUSE: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How much of the holder's note is read.
-const MAX_NOTE: u64 = 200;
+const MAX_NOTE_BYTES: u64 = 200;
 
 /// The lock, held until it is dropped.
 #[derive(Debug)]
@@ -28,16 +28,16 @@ pub struct FileLock {
 
 /// Who holds a lock, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder(String);
+pub struct LockHolder(String);
 
-impl Holder {
+impl LockHolder {
     /// A holder that is known by this description.
     pub const fn new(description: String) -> Self {
         Self(description)
     }
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -48,7 +48,7 @@ impl fmt::Display for Holder {
 pub enum LockError {
     /// Another process has it.
     #[error("{0} holds the lock")]
-    Held(Holder),
+    Held(LockHolder),
     /// The lock's file cannot be used.
     #[error("the lock {file} cannot be taken: its folder must be writable")]
     Io {
@@ -62,7 +62,7 @@ pub enum LockError {
 
 impl FileLock {
     /// Takes the lock in `file`, or says who has it. Blocks for a second at most: it is for starting up.
-    pub fn take(file: &Path, now: Timestamp) -> Result<Self, LockError> {
+    pub fn acquire(file: &Path, now: Timestamp) -> Result<Self, LockError> {
         let failed = |source| LockError::Io { file: file.to_owned(), source };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -70,8 +70,8 @@ impl FileLock {
         let mut locked = match opened.try_lock() {
             Ok(()) => opened,
             Err(TryLockError::WouldBlock) => {
-                let holder = holder(&opened);
-                wait(opened).map_err(failed)?.ok_or(LockError::Held(holder))?
+                let holder = read_holder(&opened);
+                wait_for_lock(opened).map_err(failed)?.ok_or(LockError::Held(holder))?
             }
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         };
@@ -84,10 +84,10 @@ impl FileLock {
 
 /// Waits for the lock on `file`; none if it is still taken when patience ends. It asks again and again: a thread
 /// that slept in the system's own wait could not be called back.
-fn wait(file: File) -> io::Result<Option<File>> {
+fn wait_for_lock(file: File) -> io::Result<Option<File>> {
     let begun = Instant::now();
-    while begun.elapsed() < PATIENCE {
-        std::thread::park_timeout(PAUSE);
+    while begun.elapsed() < ACQUIRE_TIMEOUT {
+        std::thread::park_timeout(RETRY_INTERVAL);
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
             Err(TryLockError::WouldBlock) => {}
@@ -98,11 +98,15 @@ fn wait(file: File) -> io::Result<Option<File>> {
 }
 
 /// What the holder wrote. It may be just about to write it, or the disk was full: then it is nameless.
-fn holder(file: &File) -> Holder {
+fn read_holder(file: &File) -> LockHolder {
     let mut note = String::new();
-    let read = file.take(MAX_NOTE).read_to_string(&mut note);
+    let read = file.take(MAX_NOTE_BYTES).read_to_string(&mut note);
     let note = note.trim();
-    if read.is_err() || note.is_empty() { Holder("another process".into()) } else { Holder(note.into()) }
+    if read.is_err() || note.is_empty() {
+        LockHolder("another process".into())
+    } else {
+        LockHolder(note.into())
+    }
 }
 
 #[cfg(test)]
@@ -122,23 +126,23 @@ mod tests {
     #[test]
     fn a_second_taker_is_told_who_holds_the_lock() {
         let (_folder, file) = file();
-        let held = FileLock::take(&file, NOW).unwrap();
-        let LockError::Held(holder) = FileLock::take(&file, NOW).unwrap_err() else {
+        let held = FileLock::acquire(&file, NOW).unwrap();
+        let LockError::Held(holder) = FileLock::acquire(&file, NOW).unwrap_err() else {
             panic!("the lock failed otherwise")
         };
         let expected = format!("process {} (since 2026-11-20T11:30:31.042Z)", std::process::id());
         assert_eq!(holder.to_string(), expected);
         drop(held);
-        assert!(FileLock::take(&file, NOW).is_ok());
+        assert!(FileLock::acquire(&file, NOW).is_ok());
     }
 
     #[test]
     fn a_lock_about_to_be_freed_is_waited_for() {
         let (_folder, file) = file();
-        let held = FileLock::take(&file, NOW).unwrap();
+        let held = FileLock::acquire(&file, NOW).unwrap();
         let (taken, waiting) = mpsc::channel();
         let path = file.clone();
-        std::thread::spawn(move || taken.send(FileLock::take(&path, NOW).is_ok()).unwrap());
+        std::thread::spawn(move || taken.send(FileLock::acquire(&path, NOW).is_ok()).unwrap());
         assert!(waiting.recv_timeout(Duration::from_millis(50)).is_err(), "it was not waited for");
         drop(held);
         assert!(waiting.recv().unwrap());
@@ -147,7 +151,7 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_opened_is_named() {
         let (folder, _) = file();
-        let error = FileLock::take(folder.path(), NOW).unwrap_err().to_string();
+        let error = FileLock::acquire(folder.path(), NOW).unwrap_err().to_string();
         assert!(error.contains(folder.path().to_str().unwrap()), "{error}");
     }
 }

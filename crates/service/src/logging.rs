@@ -23,7 +23,7 @@ pub fn parse_filter(text: &str) -> Result<Targets, InvalidFilter> {
 
 /// How a log line is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Format {
+pub enum LogFormat {
     /// For people.
     #[default]
     Text,
@@ -32,7 +32,7 @@ pub enum Format {
     Json,
 }
 
-impl Format {
+impl LogFormat {
     /// The format of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
@@ -53,28 +53,30 @@ impl Format {
 
 /// Sends this process's logs to standard error, as text. Called once, by `main`; a second call changes nothing.
 pub fn init(filter: Targets) {
-    init_as(Format::Text, filter);
+    init_with_format(LogFormat::Text, filter);
 }
 
 /// Like [`init`], in this format.
-pub fn init_as(format: Format, filter: Targets) {
+pub fn init_with_format(format: LogFormat, filter: Targets) {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let registry = tracing_subscriber::registry().with(filter);
     let _ = match format {
-        Format::Text => {
-            let colours = std::io::stderr().is_terminal() && wants_colours();
-            registry.with(lines.fmt_fields(fields::Fields).with_ansi(colours)).try_init()
+        LogFormat::Text => {
+            let colours = std::io::stderr().is_terminal() && color_enabled();
+            registry.with(lines.fmt_fields(fields::FieldFormatter).with_ansi(colours)).try_init()
         }
-        Format::Json => registry.with(lines.json().flatten_event(true).with_current_span(false)).try_init(),
+        LogFormat::Json => {
+            registry.with(lines.json().flatten_event(true).with_current_span(false)).try_init()
+        }
     };
 }
 
 /// Whether a terminal may be sent colours: its kind knows them, and `NO_COLOR` is not set to anything.
-pub fn wants_colours() -> bool {
-    colours(std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref())
+pub fn color_enabled() -> bool {
+    color_enabled_for(std::env::var_os("NO_COLOR").as_deref(), std::env::var_os("TERM").as_deref())
 }
 
-fn colours(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
+fn color_enabled_for(no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|kind| kind != "dumb")
 }
 
@@ -103,7 +105,7 @@ mod tests {
             (set("1"), None, false),
             (None, set("dumb"), false),
         ] {
-            assert_eq!(colours(no_color, term), expected, "{no_color:?} {term:?}");
+            assert_eq!(color_enabled_for(no_color, term), expected, "{no_color:?} {term:?}");
         }
     }
 }

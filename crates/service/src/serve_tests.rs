@@ -12,23 +12,23 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::http::Json;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-fn bounds() -> Bounds {
-    Bounds {
+fn limits() -> ServeLimits {
+    ServeLimits {
         max_connections: 2,
         header_read_timeout: Duration::from_millis(50),
-        drain: Duration::from_millis(50),
+        drain_timeout: Duration::from_millis(50),
     }
 }
 
-async fn start(bounds: Bounds) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
+async fn start(bounds: ServeLimits) -> (SocketAddr, CancellationToken, JoinHandle<()>) {
     let endless = || async { Body::from_stream(futures::stream::pending::<Result<String, Infallible>>()) };
     let refuse = |_: Request| async { (StatusCode::PAYLOAD_TOO_LARGE, "too large") };
     let router = Router::new().route("/", get(|| async { "hello" })).route("/endless", get(endless));
     let echo = |Json(fields): Json<serde_json::Value>| async move { fields.to_string() };
     let router = router.route("/refuse", post(refuse)).route("/echo", post(echo));
-    let router = crate::http::finish(router.route("/health", get(|| async { "well" })), 1 << 20);
+    let router = crate::http::apply_layers(router.route("/health", get(|| async { "well" })), 1 << 20);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
@@ -46,13 +46,13 @@ async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut bytes = Vec::new();
     let read = stream.read_to_end(&mut bytes);
     // A connection that is cut may end with a reset; what came before it still counts.
-    let _ = tokio::time::timeout(PATIENCE, read).await.expect("the server never closed the connection");
+    let _ = tokio::time::timeout(TEST_TIMEOUT, read).await.expect("the server never closed the connection");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[tokio::test]
 async fn a_head_that_never_comes_is_not_waited_for() {
-    let (address, _shutdown, _server) = start(bounds()).await;
+    let (address, _shutdown, _server) = start(limits()).await;
     let mut slow = send(address, "GET / HTTP/1.1\r\nHos").await;
     let answer = read_to_end(&mut slow).await;
     assert!(!answer.contains("200 OK"), "{answer}");
@@ -72,7 +72,7 @@ fn refused(answer: &str, status: u16) -> String {
 
 #[tokio::test]
 async fn whoever_finds_no_place_is_told_so_and_health_is_answered_all_the_same() {
-    let bounds = Bounds { max_connections: 1, header_read_timeout: PATIENCE, ..bounds() };
+    let bounds = ServeLimits { max_connections: 1, header_read_timeout: TEST_TIMEOUT, ..limits() };
     let (address, _shutdown, _server) = start(bounds).await;
     let mut first = send(address, "GET /endless HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut head = [0; 12];
@@ -87,7 +87,7 @@ async fn whoever_finds_no_place_is_told_so_and_health_is_answered_all_the_same()
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("well"), "{answer}");
     }
     drop(first);
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + TEST_TIMEOUT;
     let request = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     while !read_to_end(&mut send(address, request).await).await.ends_with("hello") {
         assert!(std::time::Instant::now() < deadline, "the place was never given back");
@@ -97,7 +97,7 @@ async fn whoever_finds_no_place_is_told_so_and_health_is_answered_all_the_same()
 #[tokio::test]
 async fn an_idle_connection_makes_room_for_one_that_asks() {
     for begun in ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", "GET / HTTP/1.1\r\nHos", ""] {
-        let bounds = Bounds { max_connections: 1, header_read_timeout: PATIENCE, ..bounds() };
+        let bounds = ServeLimits { max_connections: 1, header_read_timeout: TEST_TIMEOUT, ..limits() };
         let (address, _shutdown, _server) = start(bounds).await;
         let mut idle = send(address, begun).await;
         if begun.ends_with("\r\n\r\n") {
@@ -113,7 +113,7 @@ async fn an_idle_connection_makes_room_for_one_that_asks() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_does_not_come_is_not_waited_for() {
-    let bounds = Bounds { header_read_timeout: PATIENCE * 100, ..bounds() };
+    let bounds = ServeLimits { header_read_timeout: TEST_TIMEOUT * 100, ..limits() };
     let (address, _shutdown, _server) = start(bounds).await;
     for head in ["Content-Length: 1000\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"] {
         let mut stalled = send(address, &format!("POST /echo HTTP/1.1\r\nHost: a\r\n{head}")).await;
@@ -125,7 +125,8 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 
 #[tokio::test]
 async fn what_is_no_http_is_answered_in_the_envelope_too() {
-    let (address, _shutdown, _server) = start(Bounds { header_read_timeout: PATIENCE, ..bounds() }).await;
+    let (address, _shutdown, _server) =
+        start(ServeLimits { header_read_timeout: TEST_TIMEOUT, ..limits() }).await;
     let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(101));
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(65_535));
     let unended = format!("GET / HTTP/1.1\r\nHost: a\r\nb: {}", "b".repeat(400_000));
@@ -176,7 +177,7 @@ async fn what_a_service_says_is_left_as_it_is() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/", get(pieces));
-    tokio::spawn(serve(listener, router, bounds(), CancellationToken::new()));
+    tokio::spawn(serve(listener, router, limits(), CancellationToken::new()));
     let mut stream = send(address, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
     let answer = read_to_end(&mut stream).await;
     assert_eq!(answer.split_once("\r\n\r\n").unwrap().1, FALSE.repeat(3));
@@ -184,26 +185,26 @@ async fn what_a_service_says_is_left_as_it_is() {
 
 #[tokio::test]
 async fn the_drain_ends_by_its_deadline_with_a_stream_open() {
-    let (address, shutdown, server) = start(bounds()).await;
+    let (address, shutdown, server) = start(limits()).await;
     let mut stream = send(address, "GET /endless HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut head = [0; 12];
     stream.read_exact(&mut head).await.unwrap();
     shutdown.cancel();
-    tokio::time::timeout(PATIENCE, server).await.expect("the drain never ended").unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, server).await.expect("the drain never ended").unwrap();
     assert!(TcpStream::connect(address).await.is_err(), "the listener is still open");
 }
 
 #[tokio::test]
 async fn an_idle_server_ends_at_once() {
-    let (_, shutdown, server) = start(Bounds { drain: PATIENCE, ..bounds() }).await;
+    let (_, shutdown, server) = start(ServeLimits { drain_timeout: TEST_TIMEOUT, ..limits() }).await;
     shutdown.cancel();
-    tokio::time::timeout(PATIENCE, server).await.expect("the server never ended").unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, server).await.expect("the server never ended").unwrap();
 }
 
 #[tokio::test]
 async fn whoever_is_refused_while_sending_can_send_on_and_read_why() {
     const LENGTH: usize = 8 << 20;
-    let (address, _shutdown, _server) = start(bounds()).await;
+    let (address, _shutdown, _server) = start(limits()).await;
     let head = format!("POST /refuse HTTP/1.1\r\nHost: a\r\nContent-Length: {LENGTH}\r\n\r\n");
     let body = vec![b'x'; LENGTH];
     for sent_before in [0, 100_000, LENGTH] {
@@ -211,7 +212,7 @@ async fn whoever_is_refused_while_sending_can_send_on_and_read_why() {
         let mut stream = send(address, &head).await;
         stream.write_all(before).await.expect("what came before the answer was read");
         let mut answer = vec![0; 4096];
-        let length = tokio::time::timeout(PATIENCE, stream.read(&mut answer)).await.unwrap().unwrap();
+        let length = tokio::time::timeout(TEST_TIMEOUT, stream.read(&mut answer)).await.unwrap().unwrap();
         let answer =
             String::from_utf8_lossy(&answer[..length]).into_owned() + &read_to_end(&mut stream).await;
         assert!(answer.contains("413") && answer.ends_with("too large"), "{sent_before}: {answer}");
@@ -222,7 +223,7 @@ async fn whoever_is_refused_while_sending_can_send_on_and_read_why() {
 /// A client that keeps its connection and does not look at it, whose last request was refused before its body was read.
 #[tokio::test]
 async fn who_was_refused_and_is_idle_does_not_hold_up_the_end() {
-    let bounds = Bounds { header_read_timeout: PATIENCE, drain: PATIENCE, ..bounds() };
+    let bounds = ServeLimits { header_read_timeout: TEST_TIMEOUT, drain_timeout: TEST_TIMEOUT, ..limits() };
     for (length, refused_while_sending) in [(2, false), (8 << 20, true)] {
         let (address, shutdown, server) = start(bounds).await;
         let head = format!("POST /refuse HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n");
@@ -234,7 +235,7 @@ async fn who_was_refused_and_is_idle_does_not_hold_up_the_end() {
         }
         let began = std::time::Instant::now();
         shutdown.cancel();
-        tokio::time::timeout(PATIENCE, server).await.expect("the server never ended").unwrap();
+        tokio::time::timeout(TEST_TIMEOUT, server).await.expect("the server never ended").unwrap();
         assert!(began.elapsed() < Duration::from_secs(3), "{length}: {:?}", began.elapsed());
         drop(idle);
     }

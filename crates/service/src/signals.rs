@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Which signal asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum ShutdownSignal {
     /// SIGINT: Ctrl-C at a terminal.
     Interrupt,
     /// SIGTERM: a supervisor.
@@ -15,14 +15,14 @@ pub enum Asked {
 }
 
 /// Listens for SIGINT, SIGTERM and SIGHUP from the moment it is made, so that none is missed before
-/// [`Endings::asked`] is awaited.
-pub struct Endings {
+/// [`ShutdownSignals::recv`] is awaited.
+pub struct ShutdownSignals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
     hangup: tokio::signal::unix::Signal,
 }
 
-impl Endings {
+impl ShutdownSignals {
     /// Begins to listen.
     pub fn listen() -> std::io::Result<Self> {
         Ok(Self {
@@ -33,21 +33,25 @@ impl Endings {
     }
 
     /// Waits until this process is asked to end.
-    pub async fn asked(&mut self) -> Asked {
+    pub async fn recv(&mut self) -> ShutdownSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => Asked::Interrupt,
-            _ = self.terminate.recv() => Asked::Terminate,
-            _ = self.hangup.recv() => Asked::Hangup,
+            _ = self.interrupt.recv() => ShutdownSignal::Interrupt,
+            _ = self.terminate.recv() => ShutdownSignal::Terminate,
+            _ = self.hangup.recv() => ShutdownSignal::Hangup,
         }
     }
 
     /// Runs `serving` until this process is asked to end; then cancels `shutdown` and waits for `serving` to
     /// finish.
-    pub async fn end<T>(&mut self, serving: impl Future<Output = T>, shutdown: &CancellationToken) -> T {
+    pub async fn run_until_shutdown<T>(
+        &mut self,
+        serving: impl Future<Output = T>,
+        shutdown: &CancellationToken,
+    ) -> T {
         tokio::pin!(serving);
         let asked = tokio::select! {
             served = &mut serving => return served,
-            asked = self.asked() => asked,
+            asked = self.recv() => asked,
         };
         tracing::info!(?asked, "Asked to end.");
         shutdown.cancel();

@@ -11,16 +11,16 @@ pub struct TraceContext(String);
 
 impl TraceContext {
     /// Goes on with the caller's trace, or begins one where the caller sent none that is valid.
-    pub fn of_request(header: Option<&HeaderValue>) -> Self {
+    pub fn from_header(header: Option<&HeaderValue>) -> Self {
         let mut text = String::with_capacity(55);
         text.push_str("00-");
         let parent = header.and_then(|value| parse(value.to_str().ok()?));
         match parent {
             Some((trace_id, _)) => text.push_str(trace_id),
-            None => push_hex(&mut text, ids::uuid().as_bytes()),
+            None => push_hex(&mut text, ids::uuid_v7().as_bytes()),
         }
         text.push('-');
-        push_hex(&mut text, &ids::number().to_be_bytes());
+        push_hex(&mut text, &ids::span_id().to_be_bytes());
         text.push_str(if parent.is_some_and(|(_, sampled)| sampled) { "-01" } else { "-00" });
         Self(text)
     }

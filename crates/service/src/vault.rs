@@ -13,7 +13,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 /// The form that is written.
-const VERSION: u8 = 2;
+const FORMAT_VERSION: u8 = 2;
 
 /// The key that seals all others: 32 bytes.
 #[derive(Clone)]
@@ -58,7 +58,7 @@ pub enum KeyError {
     NoRandomness,
     /// Another master key, another owner, another purpose, or damage.
     #[error("a stored secret does not open under this key")]
-    Sealed,
+    CannotOpen,
 }
 
 /// Seals and opens secrets under one master key.
@@ -69,7 +69,7 @@ pub struct Vault {
 impl Vault {
     /// The vault of `master`.
     pub fn new(master: &MasterKey) -> Result<Self, KeyError> {
-        let key = UnboundKey::new(&AES_256_GCM_SIV, master.0.as_slice()).map_err(|_| KeyError::Sealed)?;
+        let key = UnboundKey::new(&AES_256_GCM_SIV, master.0.as_slice()).map_err(|_| KeyError::CannotOpen)?;
         Ok(Self { cipher: LessSafeKey::new(key) })
     }
 
@@ -77,7 +77,7 @@ impl Vault {
     pub fn seal(&self, owner: &str, purpose: impl AsRef<str>, secret: &str) -> Result<String, KeyError> {
         let mut nonce = [0_u8; NONCE_LEN];
         getrandom::fill(&mut nonce).map_err(|_| KeyError::NoRandomness)?;
-        let bound = bound_to(owner, purpose.as_ref());
+        let bound = associated_data(owner, purpose.as_ref());
         // The tag takes the place of what is reserved: the text is not copied elsewhere as it grows.
         let mut text = Zeroizing::new(Vec::with_capacity(secret.len() + AES_256_GCM_SIV.tag_len()));
         text.extend_from_slice(secret.as_bytes());
@@ -87,8 +87,8 @@ impl Vault {
                 Aad::from(bound.as_bytes()),
                 &mut *text,
             )
-            .map_err(|_| KeyError::Sealed)?;
-        let blob: Vec<u8> = [VERSION].iter().chain(&nonce).chain(text.iter()).copied().collect();
+            .map_err(|_| KeyError::CannotOpen)?;
+        let blob: Vec<u8> = [FORMAT_VERSION].iter().chain(&nonce).chain(text.iter()).copied().collect();
         Ok(URL_SAFE_NO_PAD.encode(blob))
     }
 
@@ -99,22 +99,24 @@ impl Vault {
         purpose: impl AsRef<str>,
         sealed: &str,
     ) -> Result<Zeroizing<String>, KeyError> {
-        let mut blob = Zeroizing::new(URL_SAFE_NO_PAD.decode(sealed).map_err(|_| KeyError::Sealed)?);
-        let Some((&mut VERSION, rest)) = blob.split_first_mut() else { return Err(KeyError::Sealed) };
-        let (nonce, sealed) = rest.split_first_chunk_mut::<NONCE_LEN>().ok_or(KeyError::Sealed)?;
-        let bound = bound_to(owner, purpose.as_ref());
+        let mut blob = Zeroizing::new(URL_SAFE_NO_PAD.decode(sealed).map_err(|_| KeyError::CannotOpen)?);
+        let Some((&mut FORMAT_VERSION, rest)) = blob.split_first_mut() else {
+            return Err(KeyError::CannotOpen);
+        };
+        let (nonce, sealed) = rest.split_first_chunk_mut::<NONCE_LEN>().ok_or(KeyError::CannotOpen)?;
+        let bound = associated_data(owner, purpose.as_ref());
         let plain = self
             .cipher
             .open_in_place(Nonce::assume_unique_for_key(*nonce), Aad::from(bound.as_bytes()), sealed)
-            .map_err(|_| KeyError::Sealed)?;
+            .map_err(|_| KeyError::CannotOpen)?;
         // Only texts are sealed.
-        let text = std::str::from_utf8(plain).map_err(|_| KeyError::Sealed)?;
+        let text = std::str::from_utf8(plain).map_err(|_| KeyError::CannotOpen)?;
         Ok(Zeroizing::new(text.to_owned()))
     }
 }
 
 /// The associated data. NUL is in no id, so no two pairs read alike.
-fn bound_to(owner: &str, purpose: &str) -> String {
+fn associated_data(owner: &str, purpose: &str) -> String {
     format!("{owner}\0{purpose}")
 }
 
@@ -173,7 +175,7 @@ mod tests {
             let at = at.index(blob.len());
             blob[at] ^= flip;
             let damaged = URL_SAFE_NO_PAD.encode(blob);
-            prop_assert_eq!(vault.open("eng_1", PURPOSE, &damaged).unwrap_err(), KeyError::Sealed);
+            prop_assert_eq!(vault.open("eng_1", PURPOSE, &damaged).unwrap_err(), KeyError::CannotOpen);
         }
 
         #[test]

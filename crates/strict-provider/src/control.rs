@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::record::{CapturedRequest, RefusedRequest};
+use crate::captured::{CapturedRequest, RefusedRequest};
 use crate::reply::Reply;
 use crate::shared::Shared;
 

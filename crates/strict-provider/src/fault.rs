@@ -102,7 +102,7 @@ impl Fault {
     }
 
     /// Reports this error within the stream after this many deltas.
-    pub fn error_event_of(deltas: usize, refusal: Refusal) -> Self {
+    pub fn error_event_with(deltas: usize, refusal: Refusal) -> Self {
         Self::ErrorEventAfter { deltas, refusal: Some(refusal) }
     }
 

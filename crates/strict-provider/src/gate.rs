@@ -34,7 +34,7 @@ impl Gate {
     }
 
     /// Stands at the gate until it opens.
-    pub(crate) async fn pass(&self) {
+    pub(crate) async fn wait_for_release(&self) {
         self.state.reached.send_replace(true);
         wait_until_true(&self.state.released).await;
     }

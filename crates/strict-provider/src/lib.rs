@@ -3,15 +3,15 @@
 //!
 //! ```no_run
 //! # async fn example() -> std::io::Result<()> {
-//! use strict_provider::{Reply, StrictProvider};
-//! let provider = StrictProvider::start().await?;
+//! use strict_provider::{Reply, MockProvider};
+//! let provider = MockProvider::start().await?;
 //! provider.enqueue(Reply::new().thinking("Sums.").tool_use("add", serde_json::json!({"a": 1, "b": 2})));
 //! let url = provider.base_url(); // hand it to the client under test
 //! # Ok(()) }
 //! ```
 //!
 //! A request that the vendor would refuse is refused with the vendor's status and body, is kept in
-//! [`StrictProvider::refusals`], and fails the test when the provider is dropped: a client that
+//! [`MockProvider::refusals`], and fails the test when the provider is dropped: a client that
 //! breaks the protocol cannot pass by luck. A reply can also break on request, see [`Fault`],
 //! and be held in the middle, see [`Gate`], so that no test sleeps.
 //!
@@ -23,19 +23,19 @@
 
 mod anthropic;
 mod cache;
+mod captured;
 mod control;
-mod exchange;
 mod fault;
 mod gate;
 mod gemini;
-mod ledger;
+mod handler;
+mod issued;
 mod ollama;
 mod openai;
 mod plan;
-mod play;
+mod playback;
 mod protocol;
 mod provider;
-mod record;
 mod reply;
 mod responses;
 mod server;
@@ -43,9 +43,9 @@ mod shared;
 mod split;
 mod transcript;
 
-pub use cache::{CacheAccount, CacheUse};
+pub use cache::{CacheStats, RequestCacheStats};
+pub use captured::{CapturedRequest, RefusedRequest, Wire};
 pub use fault::{Fault, Refusal};
 pub use gate::Gate;
-pub use provider::{ProviderBuilder, StrictProvider};
-pub use record::{CapturedRequest, RefusedRequest, Wire};
+pub use provider::{MockProvider, MockProviderBuilder};
 pub use reply::{Block, Chunking, Reply, Stop, Usage};

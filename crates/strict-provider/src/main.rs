@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use strict_provider::StrictProvider;
+use strict_provider::MockProvider;
 
 const USAGE: &str = "usage: strict-provider [--port PORT]";
 
@@ -22,7 +22,7 @@ async fn main() -> ExitCode {
 async fn run(arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let port = port(arguments).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, USAGE))?;
     // Refusals are for the client to see and for the control endpoint to show; nobody tests this process.
-    let provider = StrictProvider::builder().port(port).guard_protocol(false).start().await?;
+    let provider = MockProvider::builder().port(port).panic_on_refusals(false).start().await?;
     let mut stdout = io::stdout();
     writeln!(stdout, "{}", provider.base_url())?;
     stdout.flush()?;

@@ -27,18 +27,18 @@ pub(crate) enum Step {
 }
 
 /// How a stream ends.
-enum Ending {
-    Whole,
+enum StreamEnd {
+    Complete,
     WithoutEndMark,
     Cut(usize),
     Hang(usize),
     ErrorEvent(usize),
 }
 
-impl Ending {
-    fn of(fault: Option<&Fault>) -> Self {
+impl StreamEnd {
+    fn from_fault(fault: Option<&Fault>) -> Self {
         match fault {
-            None | Some(Fault::Refuse { .. } | Fault::SlowHeaders { .. }) => Self::Whole,
+            None | Some(Fault::Refuse { .. } | Fault::SlowHeaders { .. }) => Self::Complete,
             Some(Fault::NoEndMark) => Self::WithoutEndMark,
             Some(Fault::CutAfter { deltas }) => Self::Cut(*deltas),
             Some(Fault::HangAfter { deltas }) => Self::Hang(*deltas),
@@ -47,9 +47,9 @@ impl Ending {
     }
 
     /// The deltas that are sent, and the offset at which the answer ends.
-    fn reach(&self, transcript: &Transcript) -> (usize, usize) {
+    fn truncation_point(&self, transcript: &Transcript) -> (usize, usize) {
         match *self {
-            Self::Whole => (transcript.deltas(), transcript.end()),
+            Self::Complete => (transcript.deltas(), transcript.end()),
             Self::WithoutEndMark => (transcript.deltas(), transcript.end_mark()),
             Self::Cut(deltas) | Self::Hang(deltas) | Self::ErrorEvent(deltas) => {
                 (deltas.min(transcript.deltas()), transcript.offset_after(deltas))
@@ -65,12 +65,12 @@ pub(crate) fn plan_stream(
     reply: &Reply,
     error_event: impl FnOnce(usize) -> Bytes,
 ) -> Vec<Step> {
-    let ending = Ending::of(reply.fault.as_ref());
-    let (last_delta, end) = ending.reach(transcript);
+    let ending = StreamEnd::from_fault(reply.fault.as_ref());
+    let (last_delta, end) = ending.truncation_point(transcript);
     let delay = Duration::from_millis(reply.delay_ms);
     let mut plan = StreamPlan { transcript, sent: 0, steps: Vec::new() };
     for delta in 0..=last_delta {
-        for gate in gates(&reply.holds, |after| after == delta) {
+        for gate in gates_at(&reply.holds, |after| after == delta) {
             plan.send_then(transcript.offset_after(delta), Step::Hold(gate));
         }
         if !delay.is_zero() && (1..last_delta).contains(&delta) {
@@ -78,18 +78,18 @@ pub(crate) fn plan_stream(
         }
     }
     // A gate behind a fault is never reached: the answer is over.
-    if matches!(ending, Ending::Whole | Ending::WithoutEndMark) {
-        for gate in gates(&reply.holds, |after| after > last_delta) {
+    if matches!(ending, StreamEnd::Complete | StreamEnd::WithoutEndMark) {
+        for gate in gates_at(&reply.holds, |after| after > last_delta) {
             plan.send_then(transcript.end_mark(), Step::Hold(gate));
         }
     }
     plan.send_up_to(end);
     match ending {
-        Ending::Whole | Ending::WithoutEndMark => {}
-        Ending::Cut(_) => plan.steps.push(Step::Cut),
-        Ending::Hang(_) => plan.steps.push(Step::Hang),
-        Ending::ErrorEvent(deltas) => {
-            plan.steps.push(Step::Send(error_event(transcript.edge_after(deltas).events)));
+        StreamEnd::Complete | StreamEnd::WithoutEndMark => {}
+        StreamEnd::Cut(_) => plan.steps.push(Step::Cut),
+        StreamEnd::Hang(_) => plan.steps.push(Step::Hang),
+        StreamEnd::ErrorEvent(deltas) => {
+            plan.steps.push(Step::Send(error_event(transcript.boundary_after(deltas).events)));
         }
     }
     plan.steps
@@ -117,21 +117,21 @@ impl StreamPlan<'_> {
 }
 
 /// The steps of an answer that is not streamed.
-pub(crate) fn plan_whole(body: &Bytes, reply: &Reply) -> Vec<Step> {
+pub(crate) fn plan_complete(body: &Bytes, reply: &Reply) -> Vec<Step> {
     let mut steps: Vec<Step> = reply.holds.iter().map(|hold| Step::Hold(hold.gate.clone())).collect();
     let half = body.slice(..body.len() / 2);
-    match Ending::of(reply.fault.as_ref()) {
-        Ending::Whole | Ending::WithoutEndMark | Ending::ErrorEvent(_) => {
+    match StreamEnd::from_fault(reply.fault.as_ref()) {
+        StreamEnd::Complete | StreamEnd::WithoutEndMark | StreamEnd::ErrorEvent(_) => {
             steps.push(Step::Send(body.clone()));
         }
-        Ending::Cut(_) => steps.extend([Step::Send(half), Step::Cut]),
-        Ending::Hang(_) => steps.extend([Step::Send(half), Step::Hang]),
+        StreamEnd::Cut(_) => steps.extend([Step::Send(half), Step::Cut]),
+        StreamEnd::Hang(_) => steps.extend([Step::Send(half), Step::Hang]),
     }
     steps
 }
 
 /// The gates whose number of deltas satisfies a condition.
-fn gates(holds: &[Hold], is_here: impl Fn(usize) -> bool) -> impl Iterator<Item = Gate> {
+fn gates_at(holds: &[Hold], is_here: impl Fn(usize) -> bool) -> impl Iterator<Item = Gate> {
     holds.iter().filter(move |hold| is_here(hold.after_deltas)).map(|hold| hold.gate.clone())
 }
 
@@ -153,7 +153,7 @@ mod tests {
         writer.finish("END")
     }
 
-    fn shown(reply: &Reply) -> String {
+    fn describe(reply: &Reply) -> String {
         let error = |events: usize| Bytes::from(format!("ERR@{events}"));
         let steps = plan_stream(&transcript(), reply, error);
         let show = |step: &Step| match step {
@@ -186,7 +186,7 @@ mod tests {
             (Reply::new().fault(Fault::cut_after(1)).hold(2, &gate), "01 X"),
         ];
         for (reply, expected) in cases {
-            assert_eq!(shown(&reply), expected, "{reply:?}");
+            assert_eq!(describe(&reply), expected, "{reply:?}");
         }
     }
 }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::cache::Prompt;
+use crate::captured::Wire;
 use crate::fault::Refusal;
-use crate::ledger::{IssuedAnswer, Ledger};
-use crate::record::Wire;
+use crate::issued::{IssuedAnswer, IssuedAnswers};
 use crate::reply::Reply;
 use crate::transcript::Transcript;
 
@@ -23,24 +23,24 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     const STREAM_TYPE: &'static str = "text/event-stream; charset=utf-8";
 
     /// The model that a request asks for, and whether for a stream. Most wires say both in the body.
-    fn target(_uri: &Uri, body: &Value) -> Target {
-        Target {
+    fn target(_uri: &Uri, body: &Value) -> RequestTarget {
+        RequestTarget {
             model: body.get("model").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            streams: body.get("stream").and_then(Value::as_bool).unwrap_or(false),
+            is_streaming: body.get("stream").and_then(Value::as_bool).unwrap_or(false),
         }
     }
 
     /// Checks the key and the headers that every request needs.
-    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError>;
+    fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError>;
 
     /// Checks the request against the wire's rules.
-    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError>;
+    fn check(request: &IncomingRequest, context: &Context<'_>) -> Result<(), ApiError>;
 
     /// Renders the answer. The number is that of the request, from which ids are made.
-    fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &Settings) -> Rendered;
+    fn answer(request: &IncomingRequest, reply: &Reply, number: u64, settings: &Settings) -> RenderedAnswer;
 
     /// The request's prompt as the vendor's cache sees it.
-    fn prompt(request: &Incoming) -> Prompt;
+    fn prompt(request: &IncomingRequest) -> Prompt;
 
     /// The last text of the user, for [`Block::Echo`](crate::Block::Echo).
     fn last_user_text(body: &Value) -> String;
@@ -52,20 +52,20 @@ pub(crate) trait Protocol: Send + Sync + 'static {
     fn error_body(error: &ApiError, request_id: &str) -> Value;
 
     /// An error as the last events of a stream.
-    fn error_event(error: &ApiError, place: &StreamPlace<'_>) -> Bytes;
+    fn error_event(error: &ApiError, place: &StreamPosition<'_>) -> Bytes;
 }
 
 /// A request, read and parsed.
 #[derive(Debug)]
-pub(crate) struct Incoming {
+pub(crate) struct IncomingRequest {
     pub(crate) uri: Uri,
-    pub(crate) target: Target,
+    pub(crate) target: RequestTarget,
     pub(crate) headers: HeaderMap,
     pub(crate) raw: Bytes,
     pub(crate) body: Value,
 }
 
-impl Incoming {
+impl IncomingRequest {
     /// The model it asks for, empty when there is none.
     pub(crate) fn model(&self) -> &str {
         &self.target.model
@@ -73,22 +73,22 @@ impl Incoming {
 
     /// Whether it asks for a stream.
     pub(crate) fn wants_stream(&self) -> bool {
-        self.target.streams
+        self.target.is_streaming
     }
 }
 
 /// What a request asks for.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct RequestTarget {
     /// The model, empty when there is none.
     pub(crate) model: String,
-    pub(crate) streams: bool,
+    pub(crate) is_streaming: bool,
 }
 
 /// Where an error strikes a stream.
 #[derive(Debug)]
-pub(crate) struct StreamPlace<'a> {
-    pub(crate) request: &'a Incoming,
+pub(crate) struct StreamPosition<'a> {
+    pub(crate) request: &'a IncomingRequest,
     /// The request's number, from which ids are made.
     pub(crate) number: u64,
     /// The events before the error.
@@ -99,39 +99,39 @@ pub(crate) struct StreamPlace<'a> {
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
     pub(crate) settings: &'a Settings,
-    pub(crate) ledger: &'a Ledger,
+    pub(crate) issued: &'a IssuedAnswers,
 }
 
 /// A rendered answer, and what of it the client has to bring back.
 #[derive(Debug)]
-pub(crate) struct Rendered {
-    pub(crate) answer: Answer,
+pub(crate) struct RenderedAnswer {
+    pub(crate) answer: AnswerBody,
     pub(crate) issued: Option<IssuedAnswer>,
 }
 
 /// An answer as it will be sent.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum AnswerBody {
     /// For a request that asked for a stream.
     Stream(Transcript),
     /// For one that did not.
-    Whole(Value),
+    Complete(Value),
 }
 
 /// What the provider accepts beyond the vendors' defaults.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
-    pub(crate) keys: Keys,
+    pub(crate) keys: AcceptedKeys,
     pub(crate) bind_thinking: bool,
     pub(crate) reasoning_content: bool,
-    pub(crate) account_cache: bool,
+    pub(crate) track_cache: bool,
     /// The models that Ollama has, all when none are given.
     pub(crate) ollama_models: Option<Vec<String>>,
 }
 
 /// The keys that are accepted.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Keys {
+pub(crate) enum AcceptedKeys {
     /// Any that is not empty.
     #[default]
     Any,
@@ -139,7 +139,7 @@ pub(crate) enum Keys {
     Only(String),
 }
 
-impl Keys {
+impl AcceptedKeys {
     pub(crate) fn accept(&self, key: &str) -> bool {
         match self {
             Self::Any => !key.is_empty(),

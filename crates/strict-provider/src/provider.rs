@@ -8,9 +8,9 @@ use std::thread;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::cache::CacheAccount;
-use crate::protocol::{Keys, Settings};
-use crate::record::{CapturedRequest, RefusedRequest};
+use crate::cache::CacheStats;
+use crate::captured::{CapturedRequest, RefusedRequest};
+use crate::protocol::{AcceptedKeys, Settings};
 use crate::reply::Reply;
 use crate::server;
 use crate::shared::{Responder, Shared};
@@ -18,30 +18,30 @@ use crate::shared::{Responder, Shared};
 /// A running provider. It stops when it is dropped, and the drop panics when a request was refused
 /// that the test has not taken with [`Self::take_refusals`].
 #[derive(Debug)]
-pub struct StrictProvider {
+pub struct MockProvider {
     address: SocketAddr,
     shared: Arc<Shared>,
     server: JoinHandle<()>,
-    guards_protocol: bool,
+    panics_on_refusals: bool,
 }
 
-/// Settings of a provider, see [`StrictProvider::builder`].
+/// Settings of a provider, see [`MockProvider::builder`].
 #[derive(Debug)]
-pub struct ProviderBuilder {
+pub struct MockProviderBuilder {
     port: u16,
     settings: Settings,
-    guards_protocol: bool,
+    panics_on_refusals: bool,
 }
 
-impl StrictProvider {
+impl MockProvider {
     /// Starts a provider on a free port of the loopback interface.
     pub async fn start() -> io::Result<Self> {
         Self::builder().start().await
     }
 
     /// A provider with other settings.
-    pub fn builder() -> ProviderBuilder {
-        ProviderBuilder { port: 0, settings: Settings::default(), guards_protocol: true }
+    pub fn builder() -> MockProviderBuilder {
+        MockProviderBuilder { port: 0, settings: Settings::default(), panics_on_refusals: true }
     }
 
     /// The address without a path, `http://127.0.0.1:PORT`: the base URL of Anthropic's and Gemini's clients and the
@@ -86,11 +86,11 @@ impl StrictProvider {
     /// it.
     ///
     /// ```no_run
-    /// # use strict_provider::{Reply, StrictProvider};
-    /// # fn example(provider: &StrictProvider) {
+    /// # use strict_provider::{Reply, MockProvider};
+    /// # fn example(provider: &MockProvider) {
     /// provider.set_responder(|request| match request.body["messages"].as_array().map_or(0, Vec::len) {
     ///     1 => Reply::new().tool_use("list_files", serde_json::json!({"path": "."})),
-    ///     _ => Reply::of_text("Done."),
+    ///     _ => Reply::from_text("Done."),
     /// });
     /// # }
     /// ```
@@ -135,9 +135,9 @@ impl StrictProvider {
     }
 
     /// What the vendors' prompt caches did for the requests that were answered, for a provider that was told to
-    /// account for them with [`ProviderBuilder::account_cache`].
-    pub fn cache_account(&self) -> CacheAccount {
-        self.shared.lock().cache.account.clone()
+    /// account for them with [`MockProviderBuilder::track_cache`].
+    pub fn cache_stats(&self) -> CacheStats {
+        self.shared.lock().cache.stats.clone()
     }
 
     /// Asserts that no request broke a rule.
@@ -157,17 +157,17 @@ impl StrictProvider {
     }
 }
 
-impl Drop for StrictProvider {
+impl Drop for MockProvider {
     fn drop(&mut self) {
         self.server.abort();
         // A second panic would abort the process and hide the first.
-        if self.guards_protocol && !thread::panicking() {
+        if self.panics_on_refusals && !thread::panicking() {
             self.assert_no_refusals();
         }
     }
 }
 
-impl ProviderBuilder {
+impl MockProviderBuilder {
     /// Listens on this port instead of a free one.
     #[must_use]
     pub fn port(mut self, port: u16) -> Self {
@@ -178,7 +178,7 @@ impl ProviderBuilder {
     /// Accepts only this key instead of any that is not empty.
     #[must_use]
     pub fn api_key(mut self, key: impl Into<String>) -> Self {
-        self.settings.keys = Keys::Only(key.into());
+        self.settings.keys = AcceptedKeys::Only(key.into());
         self
     }
 
@@ -205,8 +205,8 @@ impl ProviderBuilder {
     /// documentation has it (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>), except that
     /// nothing expires; the others read common prefixes in steps of 128 tokens from 1,024 on.
     #[must_use]
-    pub fn account_cache(mut self, accounts: bool) -> Self {
-        self.settings.account_cache = accounts;
+    pub fn track_cache(mut self, accounts: bool) -> Self {
+        self.settings.track_cache = accounts;
         self
     }
 
@@ -219,17 +219,17 @@ impl ProviderBuilder {
 
     /// Whether dropping the provider panics on refusals that were not taken; by default it does.
     #[must_use]
-    pub fn guard_protocol(mut self, guards: bool) -> Self {
-        self.guards_protocol = guards;
+    pub fn panic_on_refusals(mut self, guards: bool) -> Self {
+        self.panics_on_refusals = guards;
         self
     }
 
     /// Starts the provider.
-    pub async fn start(self) -> io::Result<StrictProvider> {
+    pub async fn start(self) -> io::Result<MockProvider> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared::new(self.settings));
         let server = tokio::spawn(server::run(listener, Arc::clone(&shared)));
-        Ok(StrictProvider { address, shared, server, guards_protocol: self.guards_protocol })
+        Ok(MockProvider { address, shared, server, panics_on_refusals: self.panics_on_refusals })
     }
 }

@@ -130,7 +130,7 @@ impl Reply {
     }
 
     /// An answer of one text.
-    pub fn of_text(text: impl Into<String>) -> Self {
+    pub fn from_text(text: impl Into<String>) -> Self {
         Self::new().text(text)
     }
 
@@ -140,7 +140,7 @@ impl Reply {
     }
 
     /// An answer that is only a fault.
-    pub fn of_fault(fault: Fault) -> Self {
+    pub fn from_fault(fault: Fault) -> Self {
         Self::echo().fault(fault)
     }
 
@@ -183,7 +183,7 @@ impl Reply {
 
     /// Adds a tool call whose arguments break off: the text is streamed as it is.
     #[must_use]
-    pub fn tool_use_cut(self, name: impl Into<String>, raw_input: impl Into<String>) -> Self {
+    pub fn truncated_tool_use(self, name: impl Into<String>, raw_input: impl Into<String>) -> Self {
         self.block(Block::ToolUse {
             id: None,
             name: name.into(),

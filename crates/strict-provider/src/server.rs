@@ -15,12 +15,12 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::anthropic::AnthropicMessages;
+use crate::captured::RefusedRequest;
 use crate::control;
-use crate::exchange::{MAX_BODY_BYTES, exchange};
 use crate::gemini::Gemini;
+use crate::handler::{MAX_BODY_BYTES, handle};
 use crate::ollama::Ollama;
 use crate::openai::OpenAiChat;
-use crate::record::RefusedRequest;
 use crate::responses::OpenAiResponses;
 use crate::shared::Shared;
 
@@ -48,12 +48,12 @@ pub(crate) async fn run(listener: TcpListener, shared: Arc<Shared>) {
 
 fn router(shared: Arc<Shared>) -> Router {
     Router::new()
-        .route("/v1/messages", post(exchange::<AnthropicMessages>))
-        .route("/v1/chat/completions", post(exchange::<OpenAiChat>))
-        .route("/v1/responses", post(exchange::<OpenAiResponses>))
-        .route("/v1beta/models/{call}", post(exchange::<Gemini>))
-        .route("/v1/models/{call}", post(exchange::<Gemini>))
-        .route("/api/chat", post(exchange::<Ollama>))
+        .route("/v1/messages", post(handle::<AnthropicMessages>))
+        .route("/v1/chat/completions", post(handle::<OpenAiChat>))
+        .route("/v1/responses", post(handle::<OpenAiResponses>))
+        .route("/v1beta/models/{call}", post(handle::<Gemini>))
+        .route("/v1/models/{call}", post(handle::<Gemini>))
+        .route("/api/chat", post(handle::<Ollama>))
         .route("/control/replies", post(control::add_replies))
         .route("/control/requests", get(control::requests))
         .fallback(unknown_path)

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use crate::cache::Cache;
-use crate::ledger::Ledger;
+use crate::captured::{CapturedRequest, RefusedRequest, Wire};
+use crate::issued::IssuedAnswers;
 use crate::protocol::{ApiError, Settings};
-use crate::record::{CapturedRequest, RefusedRequest, Wire};
 use crate::reply::Reply;
 
 /// State shared by the handle, the handlers and the bodies of running answers.
@@ -18,7 +18,7 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     /// A standard mutex: it is held for short sections and never across an await.
     state: Mutex<State>,
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<RequestProgress>,
 }
 
 /// Makes a reply from a request.
@@ -33,16 +33,16 @@ impl fmt::Debug for Responder {
 
 /// Where the reply to a request comes from.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub(crate) enum ReplySource {
     /// The script.
     Script(Reply),
     /// A closure, which is called without the lock.
     Responder(Responder, CapturedRequest),
 }
 
-impl Source {
+impl ReplySource {
     /// The reply.
-    pub(crate) fn reply(self) -> Reply {
+    pub(crate) fn resolve(self) -> Reply {
         match self {
             Self::Script(reply) => reply,
             Self::Responder(Responder(respond), request) => respond(&request),
@@ -58,15 +58,15 @@ pub(crate) struct State {
     pub(crate) responder: Option<Responder>,
     pub(crate) requests: Vec<CapturedRequest>,
     pub(crate) refusals: Vec<RefusedRequest>,
-    pub(crate) ledger: Ledger,
+    pub(crate) issued: IssuedAnswers,
     pub(crate) cache: Cache,
     /// The number of the newest request, from which its ids are made.
-    newest: u64,
+    newest_number: u64,
 }
 
 /// Counters that a test can wait for.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct RequestProgress {
     pub(crate) received: usize,
     pub(crate) running: usize,
 }
@@ -79,9 +79,9 @@ impl Shared {
             responder: None,
             requests: Vec::new(),
             refusals: Vec::new(),
-            ledger: Ledger::default(),
+            issued: IssuedAnswers::default(),
             cache: Cache::default(),
-            newest: 0,
+            newest_number: 0,
         };
         Self { settings, state: Mutex::new(state), progress: watch::Sender::default() }
     }
@@ -99,13 +99,13 @@ impl Shared {
     }
 
     /// Counts an answer as running until the guard is dropped.
-    pub(crate) fn begin_answer(self: &Arc<Self>) -> Running {
+    pub(crate) fn begin_answer(self: &Arc<Self>) -> RunningGuard {
         self.progress.send_modify(|progress| progress.running += 1);
-        Running { shared: Arc::clone(self) }
+        RunningGuard { shared: Arc::clone(self) }
     }
 
     /// Waits until the counters satisfy a condition.
-    pub(crate) async fn wait_for(&self, condition: impl FnMut(&Progress) -> bool) {
+    pub(crate) async fn wait_for(&self, condition: impl FnMut(&RequestProgress) -> bool) {
         // The only error is a dropped sender, and it lives in `self`.
         let _ = self.progress.subscribe().wait_for(condition).await;
     }
@@ -115,8 +115,8 @@ impl State {
     /// Keeps a request and numbers it.
     pub(crate) fn record_request(&mut self, request: CapturedRequest) -> u64 {
         self.requests.push(request);
-        self.newest += 1;
-        self.newest
+        self.newest_number += 1;
+        self.newest_number
     }
 
     /// Keeps a refusal by a rule of a wire.
@@ -126,24 +126,24 @@ impl State {
     }
 
     /// Takes the next reply of the script; if that is empty, what the responder makes of the newest request.
-    pub(crate) fn next_reply(&mut self) -> Source {
+    pub(crate) fn next_reply(&mut self) -> ReplySource {
         if let Some(reply) = self.queue.pop_front() {
-            return Source::Script(reply);
+            return ReplySource::Script(reply);
         }
         match (&self.responder, self.requests.last()) {
-            (Some(responder), Some(request)) => Source::Responder(responder.clone(), request.clone()),
-            _ => Source::Script(self.default_reply.clone()),
+            (Some(responder), Some(request)) => ReplySource::Responder(responder.clone(), request.clone()),
+            _ => ReplySource::Script(self.default_reply.clone()),
         }
     }
 }
 
 /// Held by an answer while it runs.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningGuard {
     shared: Arc<Shared>,
 }
 
-impl Drop for Running {
+impl Drop for RunningGuard {
     fn drop(&mut self) {
         self.shared.progress.send_modify(|progress| progress.running -= 1);
     }

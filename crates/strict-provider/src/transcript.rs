@@ -14,13 +14,13 @@ use serde_json::Value;
 pub(crate) struct Transcript {
     bytes: Bytes,
     /// Where the first delta begins, then where each delta ends.
-    delta_edges: Vec<Edge>,
-    end_mark: Edge,
+    delta_boundaries: Vec<Boundary>,
+    end_mark: Boundary,
 }
 
 /// A place between two events.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Edge {
+pub(crate) struct Boundary {
     /// The bytes before it.
     pub(crate) offset: usize,
     /// The events before it, for the wires that number them.
@@ -30,17 +30,17 @@ pub(crate) struct Edge {
 impl Transcript {
     /// The number of deltas.
     pub(crate) fn deltas(&self) -> usize {
-        self.delta_edges.len().saturating_sub(1)
+        self.delta_boundaries.len().saturating_sub(1)
     }
 
     /// The place at which `deltas` deltas have been sent; behind the last one it is the end mark.
-    pub(crate) fn edge_after(&self, deltas: usize) -> Edge {
-        self.delta_edges.get(deltas).copied().unwrap_or(self.end_mark)
+    pub(crate) fn boundary_after(&self, deltas: usize) -> Boundary {
+        self.delta_boundaries.get(deltas).copied().unwrap_or(self.end_mark)
     }
 
     /// The offset of that place.
     pub(crate) fn offset_after(&self, deltas: usize) -> usize {
-        self.edge_after(deltas).offset
+        self.boundary_after(deltas).offset
     }
 
     /// The offset of the end mark.
@@ -63,7 +63,7 @@ impl Transcript {
 #[derive(Debug, Default)]
 pub(crate) struct TranscriptWriter {
     bytes: Vec<u8>,
-    delta_edges: Vec<Edge>,
+    delta_boundaries: Vec<Boundary>,
     events: usize,
 }
 
@@ -81,7 +81,7 @@ impl TranscriptWriter {
             self.bytes.push(b'\n');
         }
         self.bytes.extend_from_slice(b"data: ");
-        put_json(&mut self.bytes, data);
+        write_json(&mut self.bytes, data);
         self.bytes.extend_from_slice(b"\n\n");
         self.events += 1;
     }
@@ -90,33 +90,33 @@ impl TranscriptWriter {
     pub(crate) fn delta(&mut self, name: Option<&str>, data: &impl Serialize) {
         self.open_deltas();
         self.event(name, data);
-        self.delta_edges.push(self.edge());
+        self.delta_boundaries.push(self.boundary());
     }
 
     /// Writes a line of JSON that is a delta, for a wire of lines.
     pub(crate) fn delta_line(&mut self, data: &impl Serialize) {
         self.open_deltas();
-        put_json(&mut self.bytes, data);
+        write_json(&mut self.bytes, data);
         self.bytes.push(b'\n');
         self.events += 1;
-        self.delta_edges.push(self.edge());
+        self.delta_boundaries.push(self.boundary());
     }
 
     /// Writes the end mark, given as the whole event.
     pub(crate) fn finish(mut self, end_mark: impl AsRef<[u8]>) -> Transcript {
-        let edge = self.edge();
+        let boundary = self.boundary();
         self.bytes.extend_from_slice(end_mark.as_ref());
-        Transcript { bytes: self.bytes.into(), delta_edges: self.delta_edges, end_mark: edge }
+        Transcript { bytes: self.bytes.into(), delta_boundaries: self.delta_boundaries, end_mark: boundary }
     }
 
     fn open_deltas(&mut self) {
-        if self.delta_edges.is_empty() {
-            self.delta_edges.push(self.edge());
+        if self.delta_boundaries.is_empty() {
+            self.delta_boundaries.push(self.boundary());
         }
     }
 
-    fn edge(&self) -> Edge {
-        Edge { offset: self.bytes.len(), events: self.events }
+    fn boundary(&self) -> Boundary {
+        Boundary { offset: self.bytes.len(), events: self.events }
     }
 }
 
@@ -130,12 +130,12 @@ pub(crate) fn single_event(name: Option<&str>, data: &Value) -> Bytes {
 /// One line of JSON on its own.
 pub(crate) fn single_line(data: &impl Serialize) -> Bytes {
     let mut bytes = Vec::new();
-    put_json(&mut bytes, data);
+    write_json(&mut bytes, data);
     bytes.push(b'\n');
     bytes.into()
 }
 
-fn put_json(bytes: &mut Vec<u8>, data: &impl Serialize) {
+fn write_json(bytes: &mut Vec<u8>, data: &impl Serialize) {
     let written = serde_json::to_writer(bytes, data);
     debug_assert!(written.is_ok(), "events are plain JSON and memory does not fail to be written");
 }

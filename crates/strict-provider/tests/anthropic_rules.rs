@@ -10,11 +10,13 @@
 
 mod common;
 
-use common::{answer, messages_call, messages_request, provider, success, versioned_messages_call, with};
+use common::{
+    messages_call, messages_request, provider, send_json, send_ok, versioned_messages_call, with_members,
+};
 use serde_json::{Value, json};
 
 /// A message of a role.
-fn says(role: &str, content: impl Into<Value>) -> Value {
+fn role_message(role: &str, content: impl Into<Value>) -> Value {
     json!({"role": role, "content": content.into()})
 }
 
@@ -45,7 +47,7 @@ fn tool(name: &str, schema: impl Into<Value>) -> Value {
 
 /// A conversation that begins with the user.
 fn messages(rest: &[Value]) -> Value {
-    let mut messages = vec![says("user", json!("hi"))];
+    let mut messages = vec![role_message("user", json!("hi"))];
     messages.extend_from_slice(rest);
     json!({"messages": messages})
 }
@@ -55,7 +57,7 @@ async fn assert_refused(cases: Vec<(Value, &str)>) {
     let provider = provider().await;
     for (changes, words) in cases {
         let (status, body) =
-            answer(messages_call(&provider, &with(messages_request(), changes.clone()))).await;
+            send_json(messages_call(&provider, &with_members(messages_request(), changes.clone()))).await;
         assert_eq!((status, &body["type"]), (400, &json!("error")), "{changes} {body}");
         assert_eq!(body["error"]["type"], "invalid_request_error");
         let message = body["error"]["message"].as_str().unwrap();
@@ -69,7 +71,7 @@ async fn assert_refused(cases: Vec<(Value, &str)>) {
 async fn assert_accepted(cases: Vec<Value>) {
     let provider = provider().await;
     for changes in cases {
-        success(messages_call(&provider, &with(messages_request(), changes))).await;
+        send_ok(messages_call(&provider, &with_members(messages_request(), changes))).await;
     }
 }
 
@@ -106,9 +108,9 @@ async fn parameters() {
 async fn the_newest_version_has_no_sampling_parameters() {
     let provider = provider().await;
     for name in ["temperature", "top_p", "top_k"] {
-        let body = with(messages_request(), json!({name: 1}));
+        let body = with_members(messages_request(), json!({name: 1}));
         let call = versioned_messages_call(&provider, &body, "2026-10-21");
-        let (status, body) = answer(call).await;
+        let (status, body) = send_json(call).await;
         let message = format!("{name}: Extra inputs are not permitted");
         assert_eq!((status, &body["error"]["message"]), (400, &json!(message)));
     }
@@ -119,43 +121,52 @@ async fn the_newest_version_has_no_sampling_parameters() {
 async fn message_contents() {
     let empty = "all messages must have non-empty content except for the optional final assistant message";
     assert_refused(vec![
-        (json!({"messages": [says("assistant", json!("hi"))]}), "first message must use the \"user\" role"),
-        (messages(&[says("system", json!("hi"))]), "messages: Unexpected role \"system\""),
-        (json!({"messages": [says("user", json!(""))]}), empty),
-        (json!({"messages": [says("user", json!([]))]}), empty),
-        (json!({"messages": [says("user", json!([text("")]))]}), "text content blocks must be non-empty"),
-        (json!({"messages": [says("user", json!([text(" ")]))]}), "must contain non-whitespace text"),
         (
-            messages(&[says("assistant", json!("so "))]),
+            json!({"messages": [role_message("assistant", json!("hi"))]}),
+            "first message must use the \"user\" role",
+        ),
+        (messages(&[role_message("system", json!("hi"))]), "messages: Unexpected role \"system\""),
+        (json!({"messages": [role_message("user", json!(""))]}), empty),
+        (json!({"messages": [role_message("user", json!([]))]}), empty),
+        (
+            json!({"messages": [role_message("user", json!([text("")]))]}),
+            "text content blocks must be non-empty",
+        ),
+        (json!({"messages": [role_message("user", json!([text(" ")]))]}), "must contain non-whitespace text"),
+        (
+            messages(&[role_message("assistant", json!("so "))]),
             "final assistant content cannot end with trailing whitespace",
         ),
-        (messages(&[says("assistant", json!([text("so\n")]))]), "cannot end with trailing whitespace"),
+        (
+            messages(&[role_message("assistant", json!([text("so\n")]))]),
+            "cannot end with trailing whitespace",
+        ),
         (json!({"messages": [{"role": "user", "content": "hi", "id": 1}]}), "messages.0.id: Extra inputs"),
         (
-            json!({"messages": [says("user", json!([{"type": "video"}]))]}),
+            json!({"messages": [role_message("user", json!([{"type": "video"}]))]}),
             "messages.0.content.0: Input tag 'video'",
         ),
         (
-            messages(&[says("assistant", json!([result("a")]))]),
+            messages(&[role_message("assistant", json!([result("a")]))]),
             "`tool_result` blocks can only be in `user` messages",
         ),
         (
-            messages(&[says("user", json!([call("a")]))]),
+            messages(&[role_message("user", json!([call("a")]))]),
             "`tool_use` blocks can only be in `assistant` messages",
         ),
     ])
     .await;
     assert_accepted(vec![
-        messages(&[says("assistant", json!("so"))]),
-        messages(&[says("assistant", json!("Hello. ")), says("user", json!("on"))]),
-        messages(&[says("user", json!("two in a row"))]),
+        messages(&[role_message("assistant", json!("so"))]),
+        messages(&[role_message("assistant", json!("Hello. ")), role_message("user", json!("on"))]),
+        messages(&[role_message("user", json!("two in a row"))]),
     ])
     .await;
 }
 
 #[tokio::test]
 async fn images() {
-    let user = |block: Value| json!({"messages": [says("user", json!([block]))]});
+    let user = |block: Value| json!({"messages": [role_message("user", json!([block]))]});
     assert_refused(vec![
         (
             user(image("image/bmp", "QUJD")),
@@ -164,7 +175,7 @@ async fn images() {
         (user(image("image/png", "not base64!")), "image.source.base64.data: invalid base64 data"),
         (user(json!({"type": "image", "source": {"type": "url", "url": "ftp://x"}})), "Only HTTPS URLs"),
         (
-            messages(&[says("assistant", json!([image("image/png", "QUJD")]))]),
+            messages(&[role_message("assistant", json!([image("image/png", "QUJD")]))]),
             "can only be in `user` messages",
         ),
     ])
@@ -174,21 +185,26 @@ async fn images() {
 
 #[tokio::test]
 async fn calls_and_results() {
-    let calls = |ids: &[&str]| says("assistant", json!(ids.iter().map(|id| call(id)).collect::<Vec<_>>()));
-    let results = |ids: &[&str]| says("user", json!(ids.iter().map(|id| result(id)).collect::<Vec<_>>()));
+    let calls =
+        |ids: &[&str]| role_message("assistant", json!(ids.iter().map(|id| call(id)).collect::<Vec<_>>()));
+    let results =
+        |ids: &[&str]| role_message("user", json!(ids.iter().map(|id| result(id)).collect::<Vec<_>>()));
     let unanswered = "`tool_use` ids were found without `tool_result` blocks immediately after: ";
     let bad_call = |member: &str, value: Value| {
         let mut call = call("a");
         call[member] = value;
-        messages(&[says("assistant", json!([call])), results(&["a"])])
+        messages(&[role_message("assistant", json!([call])), results(&["a"])])
     };
     assert_refused(vec![
         (messages(&[calls(&["a"])]), "messages.1: `tool_use` ids were found without"),
-        (messages(&[calls(&["a"]), says("user", json!("no"))]), unanswered),
+        (messages(&[calls(&["a"]), role_message("user", json!("no"))]), unanswered),
         (messages(&[calls(&["a", "b"]), results(&["a"])]), "immediately after: b."),
-        (messages(&[calls(&["a"]), says("user", json!([text("first"), result("a")]))]), unanswered),
-        (messages(&[calls(&["a"]), says("user", json!("wait")), results(&["a"])]), unanswered),
-        (messages(&[says("assistant", json!("hm")), results(&["a"])]), "unexpected `tool_use_id` found"),
+        (messages(&[calls(&["a"]), role_message("user", json!([text("first"), result("a")]))]), unanswered),
+        (messages(&[calls(&["a"]), role_message("user", json!("wait")), results(&["a"])]), unanswered),
+        (
+            messages(&[role_message("assistant", json!("hm")), results(&["a"])]),
+            "unexpected `tool_use_id` found",
+        ),
         (messages(&[calls(&["a"]), results(&["a", "b"])]), "messages.2.content.1: unexpected `tool_use_id`"),
         (messages(&[calls(&["a"]), results(&["a", "a"])]), "Found multiple `tool_result` blocks with id: a"),
         (
@@ -208,7 +224,7 @@ async fn calls_and_results() {
         "content": [text("x"), image("image/gif", "QUJD")]});
     assert_accepted(vec![
         messages(&[calls(&["a", "b"]), results(&["b", "a"])]),
-        messages(&[calls(&["a"]), says("user", json!([rich_result, text("and then")]))]),
+        messages(&[calls(&["a"]), role_message("user", json!([rich_result, text("and then")]))]),
     ])
     .await;
 }
@@ -243,7 +259,7 @@ async fn tools() {
         (choice(json!({"type": "maybe"})), "tool_choice: Input tag 'maybe'"),
         (choice(json!({"type": "tool", "name": "hear"})), "Tool 'hear' not found in provided tools"),
         (
-            with(
+            with_members(
                 choice(json!({"type": "any"})),
                 json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
             ),
@@ -257,11 +273,11 @@ async fn tools() {
     assert_accepted(vec![
         one("look", schema),
         choice(json!({"type": "tool", "name": "look", "disable_parallel_tool_use": true})),
-        with(
+        with_members(
             choice(json!({"type": "auto"})),
             json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}),
         ),
-        with(choice(json!({"type": "any"})), json!({"thinking": {"type": "adaptive"}})),
+        with_members(choice(json!({"type": "any"})), json!({"thinking": {"type": "adaptive"}})),
     ])
     .await;
 }
@@ -269,7 +285,8 @@ async fn tools() {
 #[tokio::test]
 async fn thinking_parameters() {
     let thinking = |thinking: Value| json!({"thinking": thinking});
-    let enabled = |more: Value| with(thinking(json!({"type": "enabled", "budget_tokens": 1024})), more);
+    let enabled =
+        |more: Value| with_members(thinking(json!({"type": "enabled", "budget_tokens": 1024})), more);
     assert_refused(vec![
         (thinking(json!({"type": "maybe"})), "thinking: Input tag 'maybe' found using 'type'"),
         (thinking(json!({"type": "enabled"})), "thinking.enabled.budget_tokens: Field required"),
@@ -300,14 +317,14 @@ async fn thinking_parameters() {
     let beyond = json!({
         "thinking": {"type": "enabled", "budget_tokens": 9000}, "tools": [tool("look", json!({"type": "object"}))],
     });
-    let interleaved = messages_call(&provider, &with(messages_request(), beyond))
+    let interleaved_reply = messages_call(&provider, &with_members(messages_request(), beyond))
         .header("anthropic-beta", "other-2025-01-01,interleaved-thinking-2025-05-14");
-    success(interleaved).await;
+    send_ok(interleaved_reply).await;
 }
 
 #[tokio::test]
 async fn cache_marks() {
-    let user = |blocks: Vec<Value>| json!({"messages": [says("user", json!(blocks))]});
+    let user = |blocks: Vec<Value>| json!({"messages": [role_message("user", json!(blocks))]});
     let sealed = json!({"type": "redacted_thinking", "data": "x", "cache_control": {"type": "ephemeral"}});
     assert_refused(vec![
         (
@@ -315,14 +332,17 @@ async fn cache_marks() {
             "A maximum of 4 blocks with cache_control may be provided. Found 5.",
         ),
         (
-            with(user(vec![marked(text("a"), "5m"); 4]), json!({"cache_control": {"type": "ephemeral"}})),
+            with_members(
+                user(vec![marked(text("a"), "5m"); 4]),
+                json!({"cache_control": {"type": "ephemeral"}}),
+            ),
             "Found 5.",
         ),
         (user(vec![marked(text("a"), "5m"), marked(text("b"), "1h")]), "must not come after a ttl='5m'"),
         (user(vec![marked(text("a"), "2h")]), "cache_control.ttl: Input should be '5m' or '1h'"),
         (user(vec![marked(text(""), "5m")]), "cache_control cannot be set for empty text blocks"),
         (
-            messages(&[says("assistant", json!([sealed])), says("user", json!("on"))]),
+            messages(&[role_message("assistant", json!([sealed])), role_message("user", json!("on"))]),
             "cache_control: Extra inputs",
         ),
     ])

@@ -9,12 +9,12 @@
 
 mod common;
 
-use common::{events, messages_call, messages_request, provider, stream, success, with};
+use common::{events, messages_call, messages_request, provider, send_ok, send_stream, with_members};
 use serde_json::{Value, json};
 use strict_provider::{Reply, Stop, Usage};
 
 fn thinking_request() -> Value {
-    with(messages_request(), json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}))
+    with_members(messages_request(), json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}))
 }
 
 /// An answer with every kind of block.
@@ -39,8 +39,8 @@ fn rich_reply() -> Reply {
 async fn a_stream_has_the_documented_events() {
     let provider = provider().await;
     provider.enqueue(rich_reply());
-    let body = with(thinking_request(), json!({"stream": true}));
-    let (text, ended) = stream(messages_call(&provider, &body)).await;
+    let body = with_members(thinking_request(), json!({"stream": true}));
+    let (text, ended) = send_stream(messages_call(&provider, &body)).await;
     assert!(ended);
     let events = events(&text);
 
@@ -80,9 +80,9 @@ async fn the_deltas_of_a_stream_add_up_to_the_whole_message() {
     let provider = provider().await;
     provider.enqueue(rich_reply().chars_per_delta(3));
     provider.enqueue(rich_reply());
-    let body = with(thinking_request(), json!({"stream": true}));
-    let (text, _) = stream(messages_call(&provider, &body)).await;
-    let whole = success(messages_call(&provider, &thinking_request())).await;
+    let body = with_members(thinking_request(), json!({"stream": true}));
+    let (text, _) = send_stream(messages_call(&provider, &body)).await;
+    let whole = send_ok(messages_call(&provider, &thinking_request())).await;
 
     let mut blocks: Vec<Value> = Vec::new();
     let mut input = String::new();
@@ -121,7 +121,7 @@ async fn the_deltas_of_a_stream_add_up_to_the_whole_message() {
 #[tokio::test]
 async fn an_empty_script_answers_with_an_echo() {
     let provider = provider().await;
-    let whole = success(messages_call(&provider, &messages_request())).await;
+    let whole = send_ok(messages_call(&provider, &messages_request())).await;
     assert_eq!(whole["content"], json!([{"type": "text", "text": "hi"}]));
     assert_eq!(whole["stop_reason"], "end_turn");
 }
@@ -137,7 +137,8 @@ async fn thinking_is_shown_as_the_request_asks() {
         (json!({"thinking": {"type": "adaptive", "display": "omitted"}}), Some("")),
     ];
     for (changes, expected) in cases {
-        let whole = success(messages_call(&provider, &with(messages_request(), changes.clone()))).await;
+        let whole =
+            send_ok(messages_call(&provider, &with_members(messages_request(), changes.clone()))).await;
         assert_eq!(whole["content"][0]["thinking"].as_str(), expected, "{changes}");
     }
 }
@@ -145,9 +146,9 @@ async fn thinking_is_shown_as_the_request_asks() {
 #[tokio::test]
 async fn a_call_can_be_cut_by_the_output_limit() {
     let provider = provider().await;
-    provider.enqueue(Reply::new().tool_use_cut("look", "{\"at\": \"sk").stop(Stop::MaxTokens));
-    let body = with(messages_request(), json!({"stream": true}));
-    let (text, _) = stream(messages_call(&provider, &body)).await;
+    provider.enqueue(Reply::new().truncated_tool_use("look", "{\"at\": \"sk").stop(Stop::MaxTokens));
+    let body = with_members(messages_request(), json!({"stream": true}));
+    let (text, _) = send_stream(messages_call(&provider, &body)).await;
     let parts: String = events(&text)
         .iter()
         .filter_map(|(_, data)| data["delta"]["partial_json"].as_str().map(str::to_owned))

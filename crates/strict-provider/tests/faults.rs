@@ -13,28 +13,28 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use common::{
-    answer, chat_call, chat_request, events, gemini_call, gemini_request, gemini_stream_call, messages_call,
+    chat_call, chat_request, events, gemini_call, gemini_request, gemini_stream_call, messages_call,
     messages_request, ollama_call, ollama_request, provider, read_until, responses_call, responses_request,
-    stream, with,
+    send_json, send_stream, with_members,
 };
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
-use strict_provider::{Fault, Gate, Refusal, Reply, StrictProvider};
+use strict_provider::{Fault, Gate, MockProvider, Refusal, Reply};
 
 /// A streamed call on each wire.
-fn streamed_calls(provider: &StrictProvider) -> [RequestBuilder; 5] {
+fn streamed_calls(provider: &MockProvider) -> [RequestBuilder; 5] {
     let stream = json!({"stream": true});
     [
-        messages_call(provider, &with(messages_request(), stream.clone())),
-        chat_call(provider, &with(chat_request(), stream.clone())),
-        responses_call(provider, &with(responses_request(), stream.clone())),
+        messages_call(provider, &with_members(messages_request(), stream.clone())),
+        chat_call(provider, &with_members(chat_request(), stream.clone())),
+        responses_call(provider, &with_members(responses_request(), stream.clone())),
         gemini_stream_call(provider, &gemini_request()),
-        ollama_call(provider, &with(ollama_request(), stream)),
+        ollama_call(provider, &with_members(ollama_request(), stream)),
     ]
 }
 
 /// A call for a whole answer on each wire.
-fn whole_calls(provider: &StrictProvider) -> [RequestBuilder; 5] {
+fn complete_calls(provider: &MockProvider) -> [RequestBuilder; 5] {
     [
         messages_call(provider, &messages_request()),
         chat_call(provider, &chat_request()),
@@ -46,7 +46,7 @@ fn whole_calls(provider: &StrictProvider) -> [RequestBuilder; 5] {
 
 /// An answer of ten deltas, `0` to `9`.
 fn digits() -> Reply {
-    Reply::of_text("0123456789").chars_per_delta(1)
+    Reply::from_text("0123456789").chars_per_delta(1)
 }
 
 /// The text that the deltas of a stream carry.
@@ -82,7 +82,7 @@ async fn a_stream_without_a_fault_ends_well() {
     let provider = provider().await;
     provider.set_default_reply(digits());
     for call in streamed_calls(&provider) {
-        let (text, ended) = stream(call).await;
+        let (text, ended) = send_stream(call).await;
         assert_eq!((text_of(&text).as_str(), has_end_mark(&text), ended), ("0123456789", true, true));
     }
 }
@@ -93,7 +93,7 @@ async fn a_cut_stream_ends_in_the_middle_of_http() {
     for (deltas, expected) in [(0, ""), (3, "012"), (99, "0123456789")] {
         provider.set_default_reply(digits().fault(Fault::cut_after(deltas)));
         for call in streamed_calls(&provider) {
-            let (text, ended) = stream(call).await;
+            let (text, ended) = send_stream(call).await;
             assert_eq!((text_of(&text).as_str(), has_end_mark(&text), ended), (expected, false, false));
         }
     }
@@ -104,7 +104,7 @@ async fn a_stream_can_lack_only_its_end_mark() {
     let provider = provider().await;
     provider.set_default_reply(digits().fault(Fault::NoEndMark));
     for call in streamed_calls(&provider) {
-        let (text, ended) = stream(call).await;
+        let (text, ended) = send_stream(call).await;
         assert_eq!((text_of(&text).as_str(), has_end_mark(&text), ended), ("0123456789", false, true));
     }
 }
@@ -115,14 +115,14 @@ async fn an_error_can_come_within_a_stream() {
     provider.set_default_reply(digits().fault(Fault::error_event_after(2)));
     let [messages, chat, ..] = streamed_calls(&provider);
 
-    let (text, ended) = stream(messages).await;
+    let (text, ended) = send_stream(messages).await;
     assert!(ended);
     assert_eq!(text_of(&text), "01");
     let (name, data) = events(&text).pop().unwrap();
     let overloaded = json!({"type": "overloaded_error", "message": "Overloaded"});
     assert_eq!((name.as_str(), data), ("error", json!({"type": "error", "error": overloaded})));
 
-    let (text, ended) = stream(chat).await;
+    let (text, ended) = send_stream(chat).await;
     assert!(ended);
     assert_eq!(text_of(&text), "01");
     let (name, data) = events(&text).pop().unwrap();
@@ -165,7 +165,7 @@ async fn a_gate_holds_a_whole_answer() {
     let provider = provider().await;
     let gate = Gate::new();
     provider.enqueue(digits().hold(3, &gate));
-    let call = tokio::spawn(answer(messages_call(&provider, &messages_request())));
+    let call = tokio::spawn(send_json(messages_call(&provider, &messages_request())));
     gate.reached().await;
     assert!(!call.is_finished());
     gate.release();
@@ -176,12 +176,12 @@ async fn a_gate_holds_a_whole_answer() {
 async fn whole_answers_break_too() {
     let provider = provider().await;
     provider.set_default_reply(digits().fault(Fault::cut_after(1)));
-    for call in whole_calls(&provider) {
+    for call in complete_calls(&provider) {
         assert!(call.send().await.unwrap().bytes().await.is_err());
     }
     provider.set_default_reply(digits().fault(Fault::error_event_after(1)));
-    for (call, expected) in whole_calls(&provider).into_iter().zip([529, 503, 503, 503, 503]) {
-        assert_eq!(answer(call).await.0, expected);
+    for (call, expected) in complete_calls(&provider).into_iter().zip([529, 503, 503, 503, 503]) {
+        assert_eq!(send_json(call).await.0, expected);
     }
 }
 
@@ -192,7 +192,7 @@ async fn delays_are_kept() {
     provider.enqueue(digits().fault(Fault::SlowHeaders { delay_ms: 20 }));
     for (call, least) in streamed_calls(&provider).into_iter().zip([18, 20]) {
         let start = Instant::now();
-        let (text, _) = stream(call).await;
+        let (text, _) = send_stream(call).await;
         assert_eq!(text_of(&text), "0123456789");
         assert!(start.elapsed() >= Duration::from_millis(least));
     }
@@ -220,7 +220,7 @@ async fn refusals_have_the_vendors_statuses_and_bodies() {
     ];
     let provider = provider().await;
     for (refusal, anthropic_status, anthropic_type, openai_status, openai_type) in cases {
-        provider.set_default_reply(Reply::of_fault(Fault::refuse(refusal.clone())));
+        provider.set_default_reply(Reply::from_fault(Fault::refuse(refusal.clone())));
         let response = messages_call(&provider, &messages_request()).send().await.unwrap();
         let header =
             |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
@@ -232,7 +232,7 @@ async fn refusals_have_the_vendors_statuses_and_bodies() {
         let body: Value = response.json().await.unwrap();
         assert_eq!((&body["type"], &body["error"]["type"]), (&json!("error"), &json!(anthropic_type)));
 
-        let (status, body) = answer(chat_call(&provider, &chat_request())).await;
+        let (status, body) = send_json(chat_call(&provider, &chat_request())).await;
         assert_eq!((status, &body["error"]["type"]), (openai_status, &json!(openai_type)));
     }
     provider.assert_no_refusals();
@@ -241,7 +241,7 @@ async fn refusals_have_the_vendors_statuses_and_bodies() {
 #[tokio::test]
 async fn an_error_within_a_stream_can_be_chosen() {
     let provider = provider().await;
-    provider.set_default_reply(digits().fault(Fault::error_event_of(2, Refusal::ServerError)));
+    provider.set_default_reply(digits().fault(Fault::error_event_with(2, Refusal::ServerError)));
     let words = [
         "api_error",
         "server_error",
@@ -250,7 +250,7 @@ async fn an_error_within_a_stream_can_be_chosen() {
         "running the model",
     ];
     for (call, words) in streamed_calls(&provider).into_iter().zip(words) {
-        let (text, ended) = stream(call).await;
+        let (text, ended) = send_stream(call).await;
         assert!(ended && text.contains(words), "{text}\n lacks {words}");
         assert_eq!((text_of(&text).as_str(), has_end_mark(&text)), ("01", false));
     }
@@ -258,6 +258,7 @@ async fn an_error_within_a_stream_can_be_chosen() {
     let fault: Fault = serde_json::from_value(json!({"kind": "error_event_after", "deltas": 1})).unwrap();
     provider.set_default_reply(digits().fault(fault));
     let (text, _) =
-        stream(messages_call(&provider, &with(messages_request(), json!({"stream": true})))).await;
+        send_stream(messages_call(&provider, &with_members(messages_request(), json!({"stream": true}))))
+            .await;
     assert!(text.contains("overloaded_error"));
 }

@@ -10,16 +10,17 @@
 
 mod common;
 
-use common::{answer, gemini_call, gemini_call_of, gemini_request, provider, success, with};
+use common::{gemini_call, gemini_call_of, gemini_request, provider, send_json, send_ok, with_members};
 use reqwest::Client;
 use serde_json::{Value, json};
-use strict_provider::{Reply, StrictProvider};
+use strict_provider::{MockProvider, Reply};
 
 /// Sends each request and expects a 400 whose message contains the words.
 async fn assert_refused(cases: Vec<(Value, &str)>) {
     let provider = provider().await;
     for (changes, words) in cases {
-        let (status, body) = answer(gemini_call(&provider, &with(gemini_request(), changes.clone()))).await;
+        let (status, body) =
+            send_json(gemini_call(&provider, &with_members(gemini_request(), changes.clone()))).await;
         let error = &body["error"];
         let message = error["message"].as_str().unwrap_or_default();
         assert_eq!((status, &error["code"]), (400, &json!(400)), "{changes} {body}");
@@ -32,7 +33,7 @@ async fn assert_refused(cases: Vec<(Value, &str)>) {
 async fn assert_accepted(cases: Vec<Value>) {
     let provider = provider().await;
     for changes in cases {
-        success(gemini_call(&provider, &with(gemini_request(), changes))).await;
+        send_ok(gemini_call(&provider, &with_members(gemini_request(), changes))).await;
     }
 }
 
@@ -132,8 +133,9 @@ async fn declarations() {
         let all: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
         json!({"tools": [{"functionDeclarations": all}]})
     };
-    let choose =
-        |config: Value| with(declare(&["look"]), json!({"toolConfig": {"functionCallingConfig": config}}));
+    let choose = |config: Value| {
+        with_members(declare(&["look"]), json!({"toolConfig": {"functionCallingConfig": config}}))
+    };
     let both = json!({"name": "look", "parameters": {"type": "string"}, "parametersJsonSchema": {}});
     assert_refused(vec![
         (declare(&["2look"]), "Invalid function name. Must start with a letter or an underscore."),
@@ -157,7 +159,7 @@ async fn declarations() {
 
 #[tokio::test]
 async fn methods_and_keys() {
-    let provider = StrictProvider::builder().api_key("key").start().await.unwrap();
+    let provider = MockProvider::builder().api_key("key").start().await.unwrap();
     let keyless = |key: Option<&str>| {
         let url = format!("{}/v1beta/models/gemini-3-test:generateContent", provider.gemini_base_url());
         let call = Client::new().post(url).json(&gemini_request());
@@ -182,7 +184,7 @@ async fn methods_and_keys() {
             gemini_call_of(
                 &provider,
                 "gemini-2.5:generateContent",
-                &with(gemini_request(), thinking(json!({"thinkingLevel": "low"}))),
+                &with_members(gemini_request(), thinking(json!({"thinkingLevel": "low"}))),
             ),
             400,
             "INVALID_ARGUMENT",
@@ -190,28 +192,28 @@ async fn methods_and_keys() {
         ),
     ];
     for (call, expected, expected_status, words) in calls {
-        let (status, body) = answer(call).await;
+        let (status, body) = send_json(call).await;
         assert_eq!((status, &body["error"]["status"]), (expected, &json!(expected_status)), "{body}");
         assert!(body["error"]["message"].as_str().unwrap().contains(words), "{body}");
     }
     assert_eq!(provider.take_refusals().len(), 5);
-    success(keyless(Some("key"))).await;
+    send_ok(keyless(Some("key"))).await;
     let request = provider.requests().pop().unwrap();
     assert_eq!((request.model.as_str(), request.api_key()), ("gemini-3-test", Some("key")));
     assert_eq!(request.path, "/v1beta/models/gemini-3-test:generateContent");
 }
 
 /// A provider, and the content of an answer that calls two functions.
-async fn called() -> (StrictProvider, Value) {
+async fn provider_with_calls() -> (MockProvider, Value) {
     let provider = provider().await;
     let call = |at: &str| json!({"at": at});
     provider.enqueue(Reply::new().tool_use("look", call("sky")).tool_use("look", call("sea")));
-    let response = success(gemini_call(&provider, &gemini_request())).await;
+    let response = send_ok(gemini_call(&provider, &gemini_request())).await;
     (provider, response["candidates"][0]["content"].clone())
 }
 
 /// One response per call of a content.
-fn responses(content: &Value) -> Value {
+fn responses_to(content: &Value) -> Value {
     let response = |part: &Value| {
         let call = &part["functionCall"];
         json!({"functionResponse": {"name": call["name"], "id": call["id"], "response": {"seen": "blue"}}})
@@ -219,8 +221,9 @@ fn responses(content: &Value) -> Value {
     parts("user", content["parts"].as_array().unwrap().iter().map(response).collect::<Vec<_>>())
 }
 
-async fn assert_history_refused(provider: &StrictProvider, history: &[Value], words: &str) {
-    let (status, body) = answer(gemini_call(provider, &with(gemini_request(), contents(history)))).await;
+async fn assert_history_refused(provider: &MockProvider, history: &[Value], words: &str) {
+    let (status, body) =
+        send_json(gemini_call(provider, &with_members(gemini_request(), contents(history)))).await;
     let message = body["error"]["message"].as_str().unwrap_or_default();
     assert!(status == 400 && message.contains(words), "{history:?}\n gives {body}\n and not {words}");
     provider.take_refusals();
@@ -228,8 +231,8 @@ async fn assert_history_refused(provider: &StrictProvider, history: &[Value], wo
 
 #[tokio::test]
 async fn calls_and_responses_are_paired_turns() {
-    let (provider, calls) = called().await;
-    let answers = responses(&calls);
+    let (provider, calls) = provider_with_calls().await;
+    let answers = responses_to(&calls);
     let half = parts("user", json!([answers["parts"][0]]));
     let says = parts("model", json!([{"text": "I look."}]));
     let mut misnamed = answers.clone();
@@ -246,16 +249,16 @@ async fn calls_and_responses_are_paired_turns() {
     assert_history_refused(&provider, &[says.clone(), calls.clone(), answers.clone()], after_model).await;
     let orphans = "function response turn comes immediately after a function call turn";
     assert_history_refused(&provider, &[says, answers.clone()], orphans).await;
-    success(gemini_call(&provider, &with(gemini_request(), contents(&[calls, answers])))).await;
+    send_ok(gemini_call(&provider, &with_members(gemini_request(), contents(&[calls, answers])))).await;
 }
 
 #[tokio::test]
 async fn signatures_come_back_on_the_calls_they_were_issued_for() {
-    let (provider, calls) = called().await;
-    let answers = responses(&calls);
+    let (provider, calls) = provider_with_calls().await;
+    let answers = responses_to(&calls);
     let signed = |signature: Option<&str>| {
         let mut calls = calls.clone();
-        calls["parts"][0] = with(calls["parts"][0].clone(), json!({"thoughtSignature": signature}));
+        calls["parts"][0] = with_members(calls["parts"][0].clone(), json!({"thoughtSignature": signature}));
         calls
     };
     assert!(calls["parts"][0]["thoughtSignature"].is_string());
@@ -276,9 +279,9 @@ async fn signatures_come_back_on_the_calls_they_were_issued_for() {
     let other = gemini_call_of(
         &provider,
         "gemini-3-other:generateContent",
-        &with(gemini_request(), contents(&[calls.clone(), answers.clone()])),
+        &with_members(gemini_request(), contents(&[calls.clone(), answers.clone()])),
     );
-    assert_eq!(answer(other).await.0, 400, "a signature belongs to the model that gave it");
+    assert_eq!(send_json(other).await.0, 400, "a signature belongs to the model that gave it");
     provider.take_refusals();
 
     // Earlier turns may lack theirs, the documented dummies stand for none, and older models want none.
@@ -288,11 +291,11 @@ async fn signatures_come_back_on_the_calls_they_were_issued_for() {
         parts("model", json!([{"text": "Blue."}])),
         parts("user", json!([{"text": "more"}])),
     ];
-    success(gemini_call(&provider, &with(gemini_request(), contents(&later)))).await;
+    send_ok(gemini_call(&provider, &with_members(gemini_request(), contents(&later)))).await;
     for dummy in ["skip_thought_signature_validator", "context_engineering_is_the_way_to_go"] {
         let history = [signed(Some(dummy)), answers.clone()];
-        success(gemini_call(&provider, &with(gemini_request(), contents(&history)))).await;
+        send_ok(gemini_call(&provider, &with_members(gemini_request(), contents(&history)))).await;
     }
-    let body = with(gemini_request(), contents(&[signed(None), answers]));
-    success(gemini_call_of(&provider, "gemini-2.5-test:generateContent", &body)).await;
+    let body = with_members(gemini_request(), contents(&[signed(None), answers]));
+    send_ok(gemini_call_of(&provider, "gemini-2.5-test:generateContent", &body)).await;
 }

@@ -10,7 +10,8 @@
 mod common;
 
 use common::{
-    events, gemini_call, gemini_call_of, gemini_request, gemini_stream_call, provider, stream, success, with,
+    events, gemini_call, gemini_call_of, gemini_request, gemini_stream_call, provider, send_ok, send_stream,
+    with_members,
 };
 use serde_json::{Value, json};
 use strict_provider::{Fault, Reply, Stop, Usage};
@@ -33,8 +34,8 @@ fn rich_reply() -> Reply {
 }
 
 /// A part without its signature and id, which no test foretells.
-fn bare(part: &Value) -> Value {
-    let mut part = with(part.clone(), json!({"thoughtSignature": null}));
+fn without_ids(part: &Value) -> Value {
+    let mut part = with_members(part.clone(), json!({"thoughtSignature": null}));
     if let Some(call) = part.get_mut("functionCall").and_then(Value::as_object_mut) {
         call.remove("id");
     }
@@ -45,7 +46,7 @@ fn bare(part: &Value) -> Value {
 async fn a_stream_has_the_documented_chunks() {
     let provider = provider().await;
     provider.enqueue(rich_reply());
-    let (text, ended) = stream(gemini_stream_call(&provider, &gemini_request())).await;
+    let (text, ended) = send_stream(gemini_stream_call(&provider, &gemini_request())).await;
     assert!(ended);
     let chunks: Vec<Value> = events(&text).into_iter().map(|(_, chunk)| chunk).collect();
     let parts: Vec<Value> = chunks
@@ -53,7 +54,7 @@ async fn a_stream_has_the_documented_chunks() {
         .map(|chunk| {
             let content = &chunk["candidates"][0]["content"];
             assert_eq!((&content["role"], content["parts"].as_array().unwrap().len()), (&json!("model"), 1));
-            bare(&content["parts"][0])
+            without_ids(&content["parts"][0])
         })
         .collect();
     let expected = [
@@ -79,19 +80,19 @@ async fn a_stream_has_the_documented_chunks() {
 #[tokio::test]
 async fn a_text_is_signed_in_its_last_chunk() {
     let provider = provider().await;
-    provider.set_default_reply(Reply::of_text("Blue.").deltas(1));
-    let (text, _) = stream(gemini_stream_call(&provider, &gemini_request())).await;
+    provider.set_default_reply(Reply::from_text("Blue.").deltas(1));
+    let (text, _) = send_stream(gemini_stream_call(&provider, &gemini_request())).await;
     let last = events(&text).pop().unwrap().1;
     let part = &last["candidates"][0]["content"]["parts"][0];
     assert!(part["text"] == "" && part["thoughtSignature"].is_string(), "{part}");
     // It may go back as it came.
     let model = json!({"role": "model", "parts": [{"text": "Blue."}, part]});
     let user = json!({"role": "user", "parts": [{"text": "hi"}]});
-    let body = with(gemini_request(), json!({"contents": [user, model, user]}));
-    success(gemini_call(&provider, &body)).await;
+    let body = with_members(gemini_request(), json!({"contents": [user, model, user]}));
+    send_ok(gemini_call(&provider, &body)).await;
     // A model that does not think signs nothing.
-    let body = with(gemini_request(), json!({"generationConfig": null}));
-    let whole = success(gemini_call_of(&provider, "gemini-2.5-test:generateContent", &body)).await;
+    let body = with_members(gemini_request(), json!({"generationConfig": null}));
+    let whole = send_ok(gemini_call_of(&provider, "gemini-2.5-test:generateContent", &body)).await;
     assert_eq!(whole["candidates"][0]["content"]["parts"], json!([{"text": "Blue."}]));
 }
 
@@ -103,24 +104,24 @@ async fn thoughts_are_shown_when_asked_for() {
         let parts = whole["candidates"][0]["content"]["parts"].as_array().unwrap().clone();
         parts.iter().filter(|part| part["thought"] == true).count()
     };
-    assert_eq!(thoughts(success(gemini_call(&provider, &gemini_request())).await), 1);
-    let body = with(gemini_request(), json!({"generationConfig": null}));
-    assert_eq!(thoughts(success(gemini_call(&provider, &body)).await), 0);
+    assert_eq!(thoughts(send_ok(gemini_call(&provider, &gemini_request())).await), 1);
+    let body = with_members(gemini_request(), json!({"generationConfig": null}));
+    assert_eq!(thoughts(send_ok(gemini_call(&provider, &body)).await), 0);
 }
 
 #[tokio::test]
 async fn an_answer_says_why_it_ended() {
     let provider = provider().await;
     for (reply, expected) in [
-        (Reply::of_text("cut").stop(Stop::MaxTokens), "MAX_TOKENS"),
-        (Reply::of_text("no").stop(Stop::Refusal), "SAFETY"),
-        (Reply::new().tool_use_cut("look", "{\"at\": \"s"), "MALFORMED_FUNCTION_CALL"),
+        (Reply::from_text("cut").stop(Stop::MaxTokens), "MAX_TOKENS"),
+        (Reply::from_text("no").stop(Stop::Refusal), "SAFETY"),
+        (Reply::new().truncated_tool_use("look", "{\"at\": \"s"), "MALFORMED_FUNCTION_CALL"),
     ] {
         provider.enqueue(reply);
-        let whole = success(gemini_call(&provider, &gemini_request())).await;
+        let whole = send_ok(gemini_call(&provider, &gemini_request())).await;
         assert_eq!(whole["candidates"][0]["finishReason"], expected);
     }
-    provider.enqueue(Reply::of_text("Blue.").fault(Fault::NoEndMark));
-    let (text, ended) = stream(gemini_stream_call(&provider, &gemini_request())).await;
+    provider.enqueue(Reply::from_text("Blue.").fault(Fault::NoEndMark));
+    let (text, ended) = send_stream(gemini_stream_call(&provider, &gemini_request())).await;
     assert!(ended && text.contains("Blue") && !text.contains("finishReason"));
 }

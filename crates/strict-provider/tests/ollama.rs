@@ -9,9 +9,9 @@
 
 mod common;
 
-use common::{answer, lines, ollama_call, ollama_request, provider, stream, success, with};
+use common::{lines, ollama_call, ollama_request, provider, send_json, send_ok, send_stream, with_members};
 use serde_json::{Value, json};
-use strict_provider::{Fault, Reply, Stop, StrictProvider, Usage};
+use strict_provider::{Fault, MockProvider, Reply, Stop, Usage};
 
 fn messages(rest: &[Value]) -> Value {
     let mut all = vec![json!({"role": "user", "content": "hi"})];
@@ -27,7 +27,7 @@ fn call(arguments: impl Into<Value>) -> Value {
 #[tokio::test]
 async fn rules() {
     let provider =
-        StrictProvider::builder().ollama_models(["qwen3", "llama3.2", "gpt-oss"]).start().await.unwrap();
+        MockProvider::builder().ollama_models(["qwen3", "llama3.2", "gpt-oss"]).start().await.unwrap();
     let cases = [
         (json!({"model": null}), 400, "model is required"),
         (json!({"model": "other"}), 404, "model \"other\" not found, try pulling it first"),
@@ -52,7 +52,8 @@ async fn rules() {
     ];
     let count = cases.len();
     for (changes, expected, words) in cases {
-        let (status, body) = answer(ollama_call(&provider, &with(ollama_request(), changes.clone()))).await;
+        let (status, body) =
+            send_json(ollama_call(&provider, &with_members(ollama_request(), changes.clone()))).await;
         let error = body["error"].as_str().unwrap_or_default();
         assert!(
             status == expected && error.contains(words),
@@ -69,18 +70,18 @@ async fn rules() {
         // What the server does not know it ignores.
         json!({"colour": "red"}),
     ] {
-        success(ollama_call(&provider, &with(ollama_request(), changes))).await;
+        send_ok(ollama_call(&provider, &with_members(ollama_request(), changes))).await;
     }
 }
 
 #[tokio::test]
 async fn only_the_cloud_asks_for_a_key() {
-    let cloud = StrictProvider::builder().api_key("right").start().await.unwrap();
-    let (status, body) = answer(ollama_call(&cloud, &ollama_request())).await;
+    let cloud = MockProvider::builder().api_key("right").start().await.unwrap();
+    let (status, body) = send_json(ollama_call(&cloud, &ollama_request())).await;
     assert_eq!((status, body), (401, json!({"error": "unauthorized"})));
     cloud.take_refusals();
-    success(ollama_call(&cloud, &ollama_request()).bearer_auth("right")).await;
-    success(ollama_call(&provider().await, &ollama_request())).await;
+    send_ok(ollama_call(&cloud, &ollama_request()).bearer_auth("right")).await;
+    send_ok(ollama_call(&provider().await, &ollama_request())).await;
 }
 
 fn rich_reply() -> Reply {
@@ -105,7 +106,7 @@ async fn a_stream_has_the_documented_lines() {
     let provider = provider().await;
     provider.enqueue_all([rich_reply(), rich_reply()]);
     // Without `stream` it streams.
-    let body = with(ollama_request(), json!({"stream": null}));
+    let body = with_members(ollama_request(), json!({"stream": null}));
     let response = ollama_call(&provider, &body).send().await.unwrap();
     assert_eq!(response.headers()["content-type"], "application/x-ndjson");
     let lines = lines(&response.text().await.unwrap());
@@ -126,7 +127,7 @@ async fn a_stream_has_the_documented_lines() {
     assert_eq!((&last["done"], &last["done_reason"]), (&json!(true), &json!("stop")));
     assert_eq!((&last["prompt_eval_count"], &last["eval_count"]), (&json!(13), &json!(20)));
 
-    let whole = success(ollama_call(&provider, &ollama_request())).await;
+    let whole = send_ok(ollama_call(&provider, &ollama_request())).await;
     assert_eq!(
         (&whole["message"]["thinking"], &whole["message"]["content"]),
         (&json!("Hmm."), &json!("I look."))
@@ -142,7 +143,7 @@ async fn thinking_and_limits_are_the_requests_and_the_models() {
     for (changes, shows) in
         [(json!({}), true), (json!({"think": false}), false), (json!({"model": "llama3.2"}), false)]
     {
-        let whole = success(ollama_call(&provider, &with(ollama_request(), changes.clone()))).await;
+        let whole = send_ok(ollama_call(&provider, &with_members(ollama_request(), changes.clone()))).await;
         assert_eq!(whole["message"].get("thinking").is_some(), shows, "{changes}");
         assert_eq!(whole["done_reason"], "length");
     }
@@ -151,14 +152,14 @@ async fn thinking_and_limits_are_the_requests_and_the_models() {
 #[tokio::test]
 async fn an_error_within_a_stream_is_a_line_and_no_end_mark_no_done() {
     let provider = provider().await;
-    let body = with(ollama_request(), json!({"stream": true}));
-    let digits = || Reply::of_text("0123").chars_per_delta(1);
+    let body = with_members(ollama_request(), json!({"stream": true}));
+    let digits = || Reply::from_text("0123").chars_per_delta(1);
     provider.enqueue_all([digits().fault(Fault::error_event_after(2)), digits().fault(Fault::NoEndMark)]);
-    let (text, ended) = stream(ollama_call(&provider, &body)).await;
+    let (text, ended) = send_stream(ollama_call(&provider, &body)).await;
     let all = lines(&text);
     assert!(ended && all.len() == 3);
     assert_eq!(all[2], json!({"error": "server busy, please try again.  maximum pending requests exceeded"}));
-    let (text, ended) = stream(ollama_call(&provider, &body)).await;
+    let (text, ended) = send_stream(ollama_call(&provider, &body)).await;
     let all = lines(&text);
     assert!(ended && all.len() == 4 && all.iter().all(|line| line["done"] == false));
 }

@@ -10,7 +10,7 @@
 
 mod common;
 
-use common::{answer, chat_call, chat_request, provider, success, with};
+use common::{chat_call, chat_request, provider, send_json, send_ok, with_members};
 use serde_json::{Value, json};
 
 fn call(id: &str) -> Value {
@@ -44,7 +44,8 @@ fn tool(name: &str, parameters: impl Into<Value>) -> Value {
 async fn assert_refused(cases: Vec<(Value, &str, &str)>) {
     let provider = provider().await;
     for (changes, param, words) in cases {
-        let (status, body) = answer(chat_call(&provider, &with(chat_request(), changes.clone()))).await;
+        let (status, body) =
+            send_json(chat_call(&provider, &with_members(chat_request(), changes.clone()))).await;
         let error = &body["error"];
         let message = error["message"].as_str().unwrap_or_default();
         assert_eq!((status, &error["type"]), (400, &json!("invalid_request_error")), "{changes} {body}");
@@ -57,7 +58,7 @@ async fn assert_refused(cases: Vec<(Value, &str, &str)>) {
 async fn assert_accepted(cases: Vec<Value>) {
     let provider = provider().await;
     for changes in cases {
-        success(chat_call(&provider, &with(chat_request(), changes))).await;
+        send_ok(chat_call(&provider, &with_members(chat_request(), changes))).await;
     }
 }
 
@@ -208,7 +209,7 @@ async fn tools() {
             "is only allowed when 'tools' are specified",
         ),
         (
-            with(
+            with_members(
                 one(tool("a", object())),
                 json!({"tool_choice": {"type": "function", "function": {"name": "b"}}}),
             ),
@@ -219,8 +220,11 @@ async fn tools() {
     .await;
     assert_accepted(vec![
         one(tool("look", closed.clone())),
-        strict(with(closed, json!({"required": ["x"]}))),
-        with(one(json!({"type": "function", "function": {"name": "a"}})), json!({"tool_choice": "required"})),
+        strict(with_members(closed, json!({"required": ["x"]}))),
+        with_members(
+            one(json!({"type": "function", "function": {"name": "a"}})),
+            json!({"tool_choice": "required"}),
+        ),
     ])
     .await;
 }

@@ -9,9 +9,9 @@
 
 mod common;
 
-use common::{chat_call, chat_request, events, provider, stream, success, with};
+use common::{chat_call, chat_request, events, provider, send_ok, send_stream, with_members};
 use serde_json::{Value, json};
-use strict_provider::{Reply, Stop, StrictProvider, Usage};
+use strict_provider::{MockProvider, Reply, Stop, Usage};
 
 fn rich_reply() -> Reply {
     Reply::new()
@@ -34,8 +34,8 @@ fn rich_reply() -> Reply {
 async fn a_stream_has_the_documented_chunks() {
     let provider = provider().await;
     provider.enqueue(rich_reply());
-    let body = with(chat_request(), json!({"stream": true}));
-    let (text, ended) = stream(chat_call(&provider, &body)).await;
+    let body = with_members(chat_request(), json!({"stream": true}));
+    let (text, ended) = send_stream(chat_call(&provider, &body)).await;
     assert!(ended);
     let events = events(&text);
     let (done, chunks) = events.split_last().unwrap();
@@ -75,8 +75,9 @@ async fn a_stream_has_the_documented_chunks() {
 async fn usage_comes_in_a_chunk_of_its_own_when_asked_for() {
     let provider = provider().await;
     provider.enqueue(rich_reply());
-    let body = with(chat_request(), json!({"stream": true, "stream_options": {"include_usage": true}}));
-    let (text, _) = stream(chat_call(&provider, &body)).await;
+    let body =
+        with_members(chat_request(), json!({"stream": true, "stream_options": {"include_usage": true}}));
+    let (text, _) = send_stream(chat_call(&provider, &body)).await;
     let events = events(&text);
     let (usage, others) = events[..events.len() - 1].split_last().unwrap();
     assert_eq!(usage.1["choices"], json!([]));
@@ -92,8 +93,8 @@ async fn usage_comes_in_a_chunk_of_its_own_when_asked_for() {
 async fn a_whole_completion_has_content_and_calls() {
     let provider = provider().await;
     provider.enqueue(rich_reply());
-    provider.enqueue(Reply::of_text("cut").stop(Stop::MaxTokens));
-    let whole = success(chat_call(&provider, &chat_request())).await;
+    provider.enqueue(Reply::from_text("cut").stop(Stop::MaxTokens));
+    let whole = send_ok(chat_call(&provider, &chat_request())).await;
     let choice = &whole["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls");
     assert_eq!(choice["message"]["content"], "I will look.");
@@ -101,22 +102,23 @@ async fn a_whole_completion_has_content_and_calls() {
     assert_eq!(choice["message"]["tool_calls"][1]["function"]["arguments"], "{}");
     assert_eq!(choice["message"].get("reasoning_content"), None);
     assert_eq!(whole["usage"]["prompt_tokens"], 13);
-    let cut = success(chat_call(&provider, &chat_request())).await;
+    let cut = send_ok(chat_call(&provider, &chat_request())).await;
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
 }
 
 #[tokio::test]
 async fn reasoning_content_is_an_extension_to_be_switched_on() {
-    let provider = StrictProvider::builder().reasoning_content(true).start().await.unwrap();
+    let provider = MockProvider::builder().reasoning_content(true).start().await.unwrap();
     provider.set_default_reply(Reply::new().thinking("Hm.").text("Yes."));
-    let whole = success(chat_call(&provider, &chat_request())).await;
+    let whole = send_ok(chat_call(&provider, &chat_request())).await;
     assert_eq!(whole["choices"][0]["message"]["reasoning_content"], "Hm.");
-    let (text, _) = stream(chat_call(&provider, &with(chat_request(), json!({"stream": true})))).await;
+    let (text, _) =
+        send_stream(chat_call(&provider, &with_members(chat_request(), json!({"stream": true})))).await;
     assert!(text.contains("\"reasoning_content\":\"Hm.\""));
     let returned = json!([
         {"role": "user", "content": "hi"},
         {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."},
         {"role": "user", "content": "hi"},
     ]);
-    success(chat_call(&provider, &with(chat_request(), json!({"messages": returned})))).await;
+    send_ok(chat_call(&provider, &with_members(chat_request(), json!({"messages": returned})))).await;
 }

@@ -14,16 +14,17 @@ use std::panic::AssertUnwindSafe;
 use std::process::{Command, Stdio};
 
 use common::{
-    answer, chat_call, chat_request, gemini_call, gemini_request, messages_call, messages_request,
-    ollama_call, ollama_request, provider, responses_call, responses_request, stream, success, with,
+    chat_call, chat_request, gemini_call, gemini_request, messages_call, messages_request, ollama_call,
+    ollama_request, provider, responses_call, responses_request, send_json, send_ok, send_stream,
+    with_members,
 };
 use reqwest::Client;
 use serde_json::{Value, json};
-use strict_provider::{Reply, StrictProvider, Wire};
+use strict_provider::{MockProvider, Reply, Wire};
 
 #[tokio::test]
 async fn keys_and_versions_are_checked() {
-    let provider = StrictProvider::builder().api_key("right").start().await.unwrap();
+    let provider = MockProvider::builder().api_key("right").start().await.unwrap();
     let url = format!("{}/v1/messages", provider.base_url());
     let post = || Client::new().post(&url).json(&messages_request());
     let versioned = || post().header("anthropic-version", "2023-06-01");
@@ -38,13 +39,13 @@ async fn keys_and_versions_are_checked() {
         (chat().bearer_auth("wrong"), 401, "Incorrect API key provided"),
     ];
     for (call, expected_status, words) in cases {
-        let (status, body) = answer(call).await;
+        let (status, body) = send_json(call).await;
         assert_eq!(status, expected_status, "{body}");
         assert!(body["error"]["message"].as_str().unwrap().contains(words), "{body}");
     }
-    assert_eq!(answer(chat().bearer_auth("wrong")).await.1["error"]["code"], "invalid_api_key");
-    success(versioned().header("x-api-key", "right")).await;
-    success(chat().bearer_auth("right")).await;
+    assert_eq!(send_json(chat().bearer_auth("wrong")).await.1["error"]["code"], "invalid_api_key");
+    send_ok(versioned().header("x-api-key", "right")).await;
+    send_ok(chat().bearer_auth("right")).await;
     assert_eq!(provider.take_refusals().len(), 7);
 }
 
@@ -59,7 +60,7 @@ async fn every_wire_echoes_the_user() {
         (ollama_call(&provider, &ollama_request()), "/message/content"),
     ];
     for (call, place) in calls {
-        let whole = success(call).await;
+        let whole = send_ok(call).await;
         assert_eq!(whole.pointer(place), Some(&json!("hi")), "{whole}");
     }
     let requests = provider.requests();
@@ -77,18 +78,19 @@ async fn every_wire_echoes_the_user() {
 async fn a_responder_answers_what_finds_the_script_empty() {
     let provider = provider().await;
     provider.set_responder(|request| {
-        Reply::of_text(request.body["messages"].as_array().unwrap().len().to_string())
+        Reply::from_text(request.body["messages"].as_array().unwrap().len().to_string())
     });
-    provider.enqueue(Reply::of_text("scripted"));
+    provider.enqueue(Reply::from_text("scripted"));
     let mut request = messages_request();
     let text = |body: Value| body["content"][0]["text"].as_str().unwrap().to_owned();
-    assert_eq!(text(success(messages_call(&provider, &request)).await), "scripted");
-    assert_eq!(text(success(messages_call(&provider, &request)).await), "1");
+    assert_eq!(text(send_ok(messages_call(&provider, &request)).await), "scripted");
+    assert_eq!(text(send_ok(messages_call(&provider, &request)).await), "1");
     let more = [json!({"role": "assistant", "content": "1"}), json!({"role": "user", "content": "more"})];
     request["messages"].as_array_mut().unwrap().extend(more);
-    assert_eq!(text(success(messages_call(&provider, &request)).await), "3");
+    assert_eq!(text(send_ok(messages_call(&provider, &request)).await), "3");
     // What breaks a rule never gets as far.
-    let (status, _) = answer(messages_call(&provider, &with(request, json!({"model": null})))).await;
+    let (status, _) =
+        send_json(messages_call(&provider, &with_members(request, json!({"model": null})))).await;
     assert_eq!((status, provider.take_refusals().len()), (400, 1));
 }
 
@@ -97,8 +99,8 @@ async fn requests_are_kept_byte_for_byte() {
     let provider = provider().await;
     let raw = "{ \"max_tokens\":9,\"model\" : \"m\", \"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
     let call = messages_call(&provider, &json!(null)).body(raw);
-    success(call).await;
-    success(chat_call(&provider, &chat_request())).await;
+    send_ok(call).await;
+    send_ok(chat_call(&provider, &chat_request())).await;
     let requests = provider.wait_for_requests(2).await;
     assert_eq!(requests[0].raw, raw.as_bytes());
     assert_eq!(requests[0].body["model"], "m");
@@ -110,11 +112,11 @@ async fn requests_are_kept_byte_for_byte() {
 #[tokio::test]
 async fn replies_are_given_in_order_and_not_to_refused_requests() {
     let provider = provider().await;
-    provider.enqueue_all([Reply::of_text("first"), Reply::of_text("second")]);
-    answer(messages_call(&provider, &json!({}))).await;
+    provider.enqueue_all([Reply::from_text("first"), Reply::from_text("second")]);
+    send_json(messages_call(&provider, &json!({}))).await;
     provider.take_refusals();
     for (expected, pending) in [("first", 1), ("second", 0), ("hi", 0)] {
-        let whole = success(messages_call(&provider, &messages_request())).await;
+        let whole = send_ok(messages_call(&provider, &messages_request())).await;
         assert_eq!(whole["content"][0]["text"], expected);
         assert_eq!(provider.pending_replies(), pending);
     }
@@ -123,9 +125,9 @@ async fn replies_are_given_in_order_and_not_to_refused_requests() {
 #[tokio::test]
 async fn a_body_that_is_no_json_and_an_unknown_path_are_refused() {
     let provider = provider().await;
-    let (status, body) = answer(messages_call(&provider, &json!(null)).body("{")).await;
+    let (status, body) = send_json(messages_call(&provider, &json!(null)).body("{")).await;
     assert_eq!((status, &body["error"]["type"]), (400, &json!("invalid_request_error")));
-    assert_eq!(answer(chat_call(&provider, &json!(null)).body("{")).await.0, 400);
+    assert_eq!(send_json(chat_call(&provider, &json!(null)).body("{")).await.0, 400);
     let elsewhere = Client::new().get(format!("{}/v1/messages", provider.base_url())).send().await.unwrap();
     assert_eq!(elsewhere.status(), 404);
     let reasons: Vec<String> = provider.take_refusals().into_iter().map(|refusal| refusal.reason).collect();
@@ -137,7 +139,7 @@ async fn a_body_that_is_no_json_and_an_unknown_path_are_refused() {
 async fn a_request_of_more_than_the_vendors_limit_is_refused() {
     let provider = provider().await;
     let body = vec![b' '; 33 * 1024 * 1024];
-    let (status, body) = answer(messages_call(&provider, &json!(null)).body(body)).await;
+    let (status, body) = send_json(messages_call(&provider, &json!(null)).body(body)).await;
     assert_eq!((status, &body["error"]["type"]), (413, &json!("request_too_large")));
     assert_eq!(provider.take_refusals().len(), 1);
 }
@@ -145,22 +147,22 @@ async fn a_request_of_more_than_the_vendors_limit_is_refused() {
 #[tokio::test]
 async fn requests_can_be_forgotten() {
     let provider = provider().await;
-    success(messages_call(&provider, &messages_request())).await;
+    send_ok(messages_call(&provider, &messages_request())).await;
     provider.clear_requests();
-    success(chat_call(&provider, &chat_request())).await;
+    send_ok(chat_call(&provider, &chat_request())).await;
     assert_eq!(provider.wait_for_requests(2).await.len(), 1);
 }
 
 #[tokio::test]
 async fn dropping_a_provider_with_refusals_fails_the_test() {
     let guarded = provider().await;
-    answer(messages_call(&guarded, &json!({}))).await;
+    send_json(messages_call(&guarded, &json!({}))).await;
     let panic = std::panic::catch_unwind(AssertUnwindSafe(|| drop(guarded))).unwrap_err();
     let message = panic.downcast_ref::<String>().unwrap();
     assert!(message.contains("refused 1 request(s)") && message.contains("400 "), "{message}");
 
-    let unguarded = StrictProvider::builder().guard_protocol(false).start().await.unwrap();
-    answer(messages_call(&unguarded, &json!({}))).await;
+    let unguarded = MockProvider::builder().panic_on_refusals(false).start().await.unwrap();
+    send_json(messages_call(&unguarded, &json!({}))).await;
     drop(unguarded);
 }
 
@@ -175,9 +177,9 @@ async fn a_dropped_provider_answers_no_more() {
 #[tokio::test]
 async fn a_long_stream_is_one_piece() {
     let provider = provider().await;
-    provider.set_default_reply(Reply::of_text("word ".repeat(2000)).deltas(2000));
-    for call in [messages_call(&provider, &with(messages_request(), json!({"stream": true})))] {
-        let (text, ended) = stream(call).await;
+    provider.set_default_reply(Reply::from_text("word ".repeat(2000)).deltas(2000));
+    for call in [messages_call(&provider, &with_members(messages_request(), json!({"stream": true})))] {
+        let (text, ended) = send_stream(call).await;
         assert!(ended);
         assert_eq!(text.matches("text_delta").count(), 2000);
     }
@@ -218,12 +220,12 @@ async fn the_process_is_scripted_through_its_control_endpoint() {
         let call = Client::new().post(format!("{base}/v1/messages")).header("x-api-key", "key");
         call.header("anthropic-version", "2023-06-01").json(&messages_request())
     };
-    let whole = success(call()).await;
+    let whole = send_ok(call()).await;
     assert_eq!(
         (&whole["content"][0]["text"], &whole["usage"]["output_tokens"]),
         (&json!("scripted"), &json!(7))
     );
-    assert_eq!(answer(call()).await.0, 429);
+    assert_eq!(send_json(call()).await.0, 429);
     let records: Value =
         Client::new().get(format!("{base}/control/requests")).send().await.unwrap().json().await.unwrap();
     assert_eq!(records["requests"].as_array().unwrap().len(), 2);

@@ -12,11 +12,11 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{
-    answer, chat_call, chat_request, gemini_call, gemini_request, messages_call, messages_request,
-    ollama_call, ollama_request, provider, responses_call, responses_request,
+    chat_call, chat_request, gemini_call, gemini_request, messages_call, messages_request, ollama_call,
+    ollama_request, provider, responses_call, responses_request, send_json,
 };
 use reqwest::RequestBuilder;
-use strict_provider::{Fault, Refusal, Reply, StrictProvider};
+use strict_provider::{Fault, MockProvider, Refusal, Reply};
 
 /// All refusals with words of their own.
 const REFUSALS: [Refusal; 9] = [
@@ -91,7 +91,7 @@ const OLLAMA: Expected = [
 ];
 
 /// A call on each wire.
-fn calls(provider: &StrictProvider) -> [RequestBuilder; 5] {
+fn calls(provider: &MockProvider) -> [RequestBuilder; 5] {
     [
         messages_call(provider, &messages_request()),
         chat_call(provider, &chat_request()),
@@ -105,10 +105,10 @@ fn calls(provider: &StrictProvider) -> [RequestBuilder; 5] {
 async fn every_wire_refuses_in_its_own_words() {
     let provider = provider().await;
     for (index, refusal) in REFUSALS.into_iter().enumerate() {
-        provider.set_default_reply(Reply::of_fault(Fault::refuse(refusal.clone())));
+        provider.set_default_reply(Reply::from_fault(Fault::refuse(refusal.clone())));
         let expected = [MESSAGES, CHAT, RESPONSES, GEMINI, OLLAMA].map(|wire| wire[index]);
         for (call, (status, words)) in calls(&provider).into_iter().zip(expected) {
-            let (got, body) = answer(call).await;
+            let (got, body) = send_json(call).await;
             let text = body.to_string();
             assert!(
                 got == status && text.contains(words),
@@ -124,7 +124,7 @@ async fn the_wait_is_in_a_header_except_on_geminis_wire() {
     let provider = provider().await;
     for (wait, shown) in [(Some(7), Some("7")), (None, None)] {
         let refusal = Refusal::RateLimited { retry_after_s: wait };
-        provider.set_default_reply(Reply::of_fault(Fault::refuse(refusal)));
+        provider.set_default_reply(Reply::from_fault(Fault::refuse(refusal)));
         for (index, call) in calls(&provider).into_iter().enumerate() {
             let response = call.send().await.unwrap();
             let header =
@@ -146,7 +146,7 @@ async fn any_other_error_can_be_scripted_on_every_wire() {
         message: "short and stout".to_owned(),
         headers: BTreeMap::from([("x-should-retry".to_owned(), "false".to_owned())]),
     };
-    provider.set_default_reply(Reply::of_fault(Fault::refuse(refusal)));
+    provider.set_default_reply(Reply::from_fault(Fault::refuse(refusal)));
     for call in calls(&provider) {
         let response = call.send().await.unwrap();
         assert_eq!(

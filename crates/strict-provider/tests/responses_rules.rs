@@ -10,16 +10,16 @@
 
 mod common;
 
-use common::{answer, provider, responses_call, responses_request, success, with};
+use common::{provider, responses_call, responses_request, send_json, send_ok, with_members};
 use serde_json::{Value, json};
-use strict_provider::{Reply, StrictProvider};
+use strict_provider::{MockProvider, Reply};
 
 /// Sends each request and expects a 400 with this parameter whose message contains the words.
 async fn assert_refused(cases: Vec<(Value, &str, &str)>) {
     let provider = provider().await;
     for (changes, param, words) in cases {
         let (status, body) =
-            answer(responses_call(&provider, &with(responses_request(), changes.clone()))).await;
+            send_json(responses_call(&provider, &with_members(responses_request(), changes.clone()))).await;
         let error = &body["error"];
         let message = error["message"].as_str().unwrap_or_default();
         assert_eq!((status, &error["type"]), (400, &json!("invalid_request_error")), "{changes} {body}");
@@ -30,7 +30,7 @@ async fn assert_refused(cases: Vec<(Value, &str, &str)>) {
 }
 
 fn tool(changes: Value) -> Value {
-    json!({"tools": [with(json!({"type": "function", "name": "look", "parameters": {}}), changes)]})
+    json!({"tools": [with_members(json!({"type": "function", "name": "look", "parameters": {}}), changes)]})
 }
 
 fn input(items: &[Value]) -> Value {
@@ -72,7 +72,7 @@ async fn parameters() {
         json!({"model": "gpt-4.1", "reasoning": null, "include": null, "temperature": 0.5}),
         json!({"instructions": "Be brief.", "prompt_cache_key": "a", "max_output_tokens": 16, "store": null}),
     ] {
-        success(responses_call(&provider, &with(responses_request(), changes))).await;
+        send_ok(responses_call(&provider, &with_members(responses_request(), changes))).await;
     }
 }
 
@@ -98,7 +98,7 @@ async fn tools() {
     .await;
     let provider = provider().await;
     for tools in [tool(json!({"strict": null})), tool(json!({"parameters": open})), json!({"tools": []})] {
-        success(responses_call(&provider, &with(responses_request(), tools))).await;
+        send_ok(responses_call(&provider, &with_members(responses_request(), tools))).await;
     }
 }
 
@@ -119,12 +119,12 @@ async fn items() {
             "unsupported image",
         ),
         (
-            input(&[with(call.clone(), json!({"arguments": {"at": "sky"}})), output.clone()]),
+            input(&[with_members(call.clone(), json!({"arguments": {"at": "sky"}})), output.clone()]),
             "input[1].arguments",
             "expected a string, but got an object instead.",
         ),
         (
-            input(&[with(call.clone(), json!({"id": "rs_1"})), output.clone()]),
+            input(&[with_members(call.clone(), json!({"id": "rs_1"})), output.clone()]),
             "input[1].id",
             "Expected an ID that begins with 'fc'.",
         ),
@@ -143,19 +143,20 @@ async fn items() {
     ])
     .await;
     // What no provider issued may come without ids, and calls before all of their outputs.
-    let other = with(call.clone(), json!({"call_id": "d"}));
+    let other = with_members(call.clone(), json!({"call_id": "d"}));
     let parts = json!([{"type": "input_text", "text": "sky"}]);
     let outputs = [output, json!({"type": "function_call_output", "call_id": "d", "output": parts})];
     let provider = provider().await;
-    let body = with(responses_request(), input(&[call, other, outputs[0].clone(), outputs[1].clone()]));
-    success(responses_call(&provider, &body)).await;
+    let body =
+        with_members(responses_request(), input(&[call, other, outputs[0].clone(), outputs[1].clone()]));
+    send_ok(responses_call(&provider, &body)).await;
 }
 
 /// A provider, and the items of an answer with reasoning, a text and a call, with the call's output.
-async fn answered() -> (StrictProvider, Vec<Value>) {
+async fn provider_with_answer() -> (MockProvider, Vec<Value>) {
     let provider = provider().await;
     provider.enqueue(Reply::new().thinking("Hm.").text("I look.").tool_use("look", json!({"at": "sky"})));
-    let response = success(responses_call(&provider, &responses_request())).await;
+    let response = send_ok(responses_call(&provider, &responses_request())).await;
     let mut items = response["output"].as_array().unwrap().clone();
     let call_id = items[2]["call_id"].clone();
     items.push(json!({"type": "function_call_output", "call_id": call_id, "output": "blue"}));
@@ -163,21 +164,21 @@ async fn answered() -> (StrictProvider, Vec<Value>) {
 }
 
 /// Sends the items to this model and gives the status, the code and the message.
-async fn send(provider: &StrictProvider, model: &str, items: &[Value]) -> (u16, Value, String) {
-    let body = with(with(responses_request(), input(items)), json!({"model": model}));
-    let (status, body) = answer(responses_call(provider, &body)).await;
+async fn send(provider: &MockProvider, model: &str, items: &[Value]) -> (u16, Value, String) {
+    let body = with_members(with_members(responses_request(), input(items)), json!({"model": model}));
+    let (status, body) = send_json(responses_call(provider, &body)).await;
     let error = &body["error"];
     (status, error["code"].clone(), error["message"].as_str().unwrap_or_default().to_owned())
 }
 
 #[tokio::test]
 async fn reasoning_comes_back_as_it_was_issued() {
-    let (provider, items) = answered().await;
+    let (provider, items) = provider_with_answer().await;
     let [reasoning, text, call, output] = items.as_slice() else { panic!("{items:?}") };
     assert_eq!(send(&provider, "gpt-5-test", &items).await.0, 200);
 
-    let forged = with(reasoning.clone(), json!({"encrypted_content": "gAAAforged"}));
-    let moved = with(reasoning.clone(), json!({"id": "rs_other"}));
+    let forged = with_members(reasoning.clone(), json!({"encrypted_content": "gAAAforged"}));
+    let moved = with_members(reasoning.clone(), json!({"id": "rs_other"}));
     for (model, changed, words) in [
         ("gpt-5-test", &forged, "The encrypted content gAAA...rged could not be verified."),
         ("gpt-5-other", reasoning, "could not be verified"),
@@ -188,7 +189,7 @@ async fn reasoning_comes_back_as_it_was_issued() {
         assert_eq!((status, code), (400, json!("invalid_encrypted_content")));
         assert!(message.contains(words), "{message}");
     }
-    let bare = with(reasoning.clone(), json!({"encrypted_content": null}));
+    let bare = with_members(reasoning.clone(), json!({"encrypted_content": null}));
     let (status, _, message) = send(&provider, "gpt-5-test", &[bare, text.clone()]).await;
     assert_eq!(status, 404);
     assert!(message.contains("Items are not persisted when `store` is set to false."), "{message}");
@@ -197,7 +198,7 @@ async fn reasoning_comes_back_as_it_was_issued() {
 
 #[tokio::test]
 async fn reasoning_and_what_was_made_of_it_stay_together() {
-    let (provider, items) = answered().await;
+    let (provider, items) = provider_with_answer().await;
     let [reasoning, text, call, output] = items.as_slice() else { panic!("{items:?}") };
     let more = json!({"role": "user", "content": "more"});
     let id = |item: &Value| item["id"].as_str().unwrap().to_owned();
@@ -221,7 +222,7 @@ async fn reasoning_and_what_was_made_of_it_stay_together() {
     }
     assert_eq!(provider.take_refusals().len(), 4);
     // Without their ids they stand for themselves.
-    let without_id = |item: &Value| with(item.clone(), json!({"id": null}));
+    let without_id = |item: &Value| with_members(item.clone(), json!({"id": null}));
     let history = [without_id(text), without_id(call), output.clone()];
     assert_eq!(send(&provider, "gpt-5-test", &history).await.0, 200);
 }

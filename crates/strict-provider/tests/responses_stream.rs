@@ -9,7 +9,7 @@
 
 mod common;
 
-use common::{events, provider, responses_call, responses_request, stream, success, with};
+use common::{events, provider, responses_call, responses_request, send_ok, send_stream, with_members};
 use serde_json::{Value, json};
 use strict_provider::{Fault, Refusal, Reply, Stop, Usage};
 
@@ -33,8 +33,8 @@ fn rich_reply() -> Reply {
 async fn a_stream_has_the_documented_events() {
     let provider = provider().await;
     provider.enqueue_all([rich_reply(), rich_reply()]);
-    let body = with(responses_request(), json!({"stream": true}));
-    let (text, ended) = stream(responses_call(&provider, &body)).await;
+    let body = with_members(responses_request(), json!({"stream": true}));
+    let (text, ended) = send_stream(responses_call(&provider, &body)).await;
     assert!(ended);
     let events = events(&text);
     let names: Vec<&str> = events.iter().map(|(name, _)| name.trim_start_matches("response.")).collect();
@@ -66,7 +66,7 @@ async fn a_stream_has_the_documented_events() {
     let opening = &of("response.output_item.added")[0]["item"]["encrypted_content"];
     assert!(opening.is_string() && opening != &ends[0]["encrypted_content"]);
 
-    let whole = success(responses_call(&provider, &responses_request())).await;
+    let whole = send_ok(responses_call(&provider, &responses_request())).await;
     let counts = &whole["usage"];
     assert_eq!((&counts["input_tokens"], &counts["output_tokens"]), (&json!(13), &json!(20)));
     assert_eq!(counts["input_tokens_details"]["cached_tokens"], 3);
@@ -79,13 +79,13 @@ async fn a_stream_has_the_documented_events() {
 async fn reasoning_is_shown_as_far_as_it_was_asked_for() {
     let provider = provider().await;
     provider.set_default_reply(Reply::new().thinking("Hmm.").redacted_thinking().text("Yes."));
-    let plain = with(responses_request(), json!({"include": null, "reasoning": null}));
-    let whole = success(responses_call(&provider, &plain)).await;
+    let plain = with_members(responses_request(), json!({"include": null, "reasoning": null}));
+    let whole = send_ok(responses_call(&provider, &plain)).await;
     assert_eq!(
         (&whole["output"][0]["summary"], whole["output"][0].get("encrypted_content")),
         (&json!([]), None)
     );
-    let asked = success(responses_call(&provider, &responses_request())).await;
+    let asked = send_ok(responses_call(&provider, &responses_request())).await;
     assert_eq!(asked["output"][0]["summary"], json!([{"type": "summary_text", "text": "Hmm."}]));
     assert_eq!(asked["output"][1]["summary"], json!([]));
     assert!(asked["output"][1]["encrypted_content"].is_string());
@@ -94,23 +94,23 @@ async fn reasoning_is_shown_as_far_as_it_was_asked_for() {
 #[tokio::test]
 async fn a_cut_answer_is_incomplete() {
     let provider = provider().await;
-    provider.set_default_reply(Reply::of_text("cut").stop(Stop::MaxTokens));
-    let whole = success(responses_call(&provider, &responses_request())).await;
+    provider.set_default_reply(Reply::from_text("cut").stop(Stop::MaxTokens));
+    let whole = send_ok(responses_call(&provider, &responses_request())).await;
     assert_eq!(whole["status"], "incomplete");
     assert_eq!(whole["incomplete_details"], json!({"reason": "max_output_tokens"}));
     assert_eq!(whole["output"][0]["status"], "incomplete");
-    let body = with(responses_request(), json!({"stream": true}));
-    let (text, _) = stream(responses_call(&provider, &body)).await;
+    let body = with_members(responses_request(), json!({"stream": true}));
+    let (text, _) = send_stream(responses_call(&provider, &body)).await;
     assert_eq!(events(&text).pop().unwrap().0, "response.incomplete");
 }
 
 #[tokio::test]
 async fn an_error_within_a_stream_fails_the_response() {
     let provider = provider().await;
-    let fault = Fault::error_event_of(1, Refusal::QuotaExhausted);
-    provider.set_default_reply(Reply::of_text("0123").chars_per_delta(1).fault(fault));
-    let body = with(responses_request(), json!({"stream": true}));
-    let (text, ended) = stream(responses_call(&provider, &body)).await;
+    let fault = Fault::error_event_with(1, Refusal::QuotaExhausted);
+    provider.set_default_reply(Reply::from_text("0123").chars_per_delta(1).fault(fault));
+    let body = with_members(responses_request(), json!({"stream": true}));
+    let (text, ended) = send_stream(responses_call(&provider, &body)).await;
     assert!(ended);
     let events = events(&text);
     let [.., delta, (first, error), (last, failed)] = events.as_slice() else { panic!("{events:?}") };

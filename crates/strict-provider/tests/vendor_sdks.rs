@@ -7,7 +7,7 @@
 use std::env;
 use std::io::{self, Write as _};
 
-use strict_provider::StrictProvider;
+use strict_provider::MockProvider;
 use tokio::process::Command;
 
 /// What `check.py` exits with when an SDK cannot be imported.
@@ -16,7 +16,7 @@ const SDK_MISSING: i32 = 77;
 #[tokio::test]
 async fn the_vendors_sdks_understand_the_provider() {
     // The script provokes refusals, and checks them itself.
-    let provider = StrictProvider::builder().guard_protocol(false).start().await.unwrap();
+    let provider = MockProvider::builder().panic_on_refusals(false).start().await.unwrap();
     let python = env::var("ROUNDHOUSE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vendor_sdks/check.py");
     let output = Command::new(&python).args([script, &provider.base_url()]).output().await;

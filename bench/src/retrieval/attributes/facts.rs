@@ -1,23 +1,26 @@
 //! What is so of somebody.
 
-use super::{About, Attribute};
+use super::{Attribute, AttributeKind};
 
 pub(super) const FACTS: &[Attribute] = &[
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} adopted a {0} called {1}.",
             "{who} came home with a {0} and named it {1}.",
             "{who} picked up {1} from the shelter, a {0}.",
             "{who} now walks a {0}, {1}, around the block.",
         ],
-        recorded: &["{who} has a {0}, {1}.", "{1}, a {0}, belongs to {who}."],
-        asked: &[
+        records: &["{who} has a {0}, {1}.", "{1}, a {0}, belongs to {who}."],
+        paraphrased_questions: &[
             "What pet does {who} keep?",
             "Which animal lives with {who}?",
             "What kind of creature does {who} look after?",
         ],
-        asked_alike: &["What did {who} adopt?", "What did {who} get from the shelter, and how is it called?"],
+        literal_questions: &[
+            "What did {who} adopt?",
+            "What did {who} get from the shelter, and how is it called?",
+        ],
         values: &[
             "greyhound, beagle, tabby, parrot, tortoise, corgi, ferret, dachshund, canary, husky, \
              poodle, gecko, hamster, spaniel, cockatoo, rottweiler, chinchilla, whippet, dalmatian, \
@@ -29,20 +32,20 @@ pub(super) const FACTS: &[Attribute] = &[
         ],
     },
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} got hired as a {0} at {1}.",
             "{who} signed with {1} as a {0}.",
             "{who} is a {0} with {1} these days.",
             "{who} spends the days as a {0} over at {1}.",
         ],
-        recorded: &["{who}: {0} at {1}.", "{1} has {who} as a {0}."],
-        asked: &[
+        records: &["{who}: {0} at {1}.", "{1} has {who} as a {0}."],
+        paraphrased_questions: &[
             "How does {who} earn a living?",
             "What is the profession of {who}?",
             "What line of business is {who} in?",
         ],
-        asked_alike: &["Who hired {who}?", "What has {who} been hired as?"],
+        literal_questions: &["Who hired {who}?", "What has {who} been hired as?"],
         values: &[
             "surveyor, pharmacist, welder, paralegal, beekeeper, radiologist, stagehand, actuary, \
              bookbinder, locksmith, midwife, geologist, copywriter, bricklayer, optician, florist, \
@@ -57,20 +60,20 @@ pub(super) const FACTS: &[Attribute] = &[
         ],
     },
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} packed everything up and settled in {0}.",
             "{who} found a flat in {0}, near the {1}.",
             "{who} relocated to {0}, next to the {1}.",
             "{who} has put down roots in {0}.",
         ],
-        recorded: &["{who} is based in {0}.", "{0} has been home to {who} lately."],
-        asked: &[
+        records: &["{who} is based in {0}.", "{0} has been home to {who} lately."],
+        paraphrased_questions: &[
             "In which city does {who} live?",
             "Where should I send a letter to {who}?",
             "What is the current address of {who}?",
         ],
-        asked_alike: &["Where did {who} settle?", "Where has {who} relocated?"],
+        literal_questions: &["Where did {who} settle?", "Where has {who} relocated?"],
         values: &[
             "Trieste, Gdansk, Porto, Leuven, Tampere, Graz, Bergen, Lyon, Utrecht, Sofia, Valletta, \
              Aarhus, Bilbao, Cork, Debrecen, Edinburgh, Freiburg, Ghent, Heraklion, Innsbruck, Jena, \
@@ -82,20 +85,20 @@ pub(super) const FACTS: &[Attribute] = &[
         ],
     },
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} gets hives from {0}.",
             "{who} ended up in hospital because of {0} in the {1}.",
             "{who} must never touch {0} again, the doctor said.",
             "{who} swells up after one bite of {0}.",
         ],
-        recorded: &["{who} reacts badly to {0}.", "Danger for {who}: {0}."],
-        asked: &[
+        records: &["{who} reacts badly to {0}.", "Danger for {who}: {0}."],
+        paraphrased_questions: &[
             "What food is {who} allergic to?",
             "Which ingredient should I avoid when cooking for {who}?",
             "What should I leave out of a dinner with {who}?",
         ],
-        asked_alike: &["What gives {who} hives?", "What must {who} never touch?"],
+        literal_questions: &["What gives {who} hives?", "What must {who} never touch?"],
         values: &[
             "walnuts, shellfish, sesame, celery, mustard, lupin, strawberries, soy, peanuts, \
              buckwheat, kiwi, mango, oysters, almonds, gluten, eggs, cashews, mussels, garlic, \
@@ -104,20 +107,20 @@ pub(super) const FACTS: &[Attribute] = &[
         ],
     },
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} practises the {0} every {1}.",
             "{who} rented a {0} and takes lessons on {1}.",
             "{who} is learning the {0}, every {1} at least.",
             "{who} finally bought a second-hand {0}.",
         ],
-        recorded: &["{who} is taking {0} lessons.", "The {0} is what {who} practises."],
-        asked: &[
+        records: &["{who} is taking {0} lessons.", "The {0} is what {who} practises."],
+        paraphrased_questions: &[
             "Which musical instrument does {who} play?",
             "What could {who} perform with in our band?",
             "What would {who} bring to a jam session?",
         ],
-        asked_alike: &["What does {who} practise?", "What is {who} learning, and on which evenings?"],
+        literal_questions: &["What does {who} practise?", "What is {who} learning, and on which evenings?"],
         values: &[
             "cello, oboe, accordion, harp, trombone, mandolin, clarinet, bassoon, banjo, ukulele, \
              viola, zither, saxophone, marimba, sitar, French horn, lute, piccolo, tuba, dulcimer, \
@@ -127,20 +130,20 @@ pub(super) const FACTS: &[Attribute] = &[
         ],
     },
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} traded everything in for a {1} {0}.",
             "{who} pulled up in a {1} {0}.",
             "{who} signed the lease on a {1} {0}.",
             "{who} got a {0} in {1}, second hand.",
         ],
-        recorded: &["{who} drives a {1} {0}.", "A {1} {0} is parked at the house of {who}."],
-        asked: &[
+        records: &["{who} drives a {1} {0}.", "A {1} {0} is parked at the house of {who}."],
+        paraphrased_questions: &[
             "What car does {who} own?",
             "Which vehicle should I look for when {who} comes to fetch me?",
             "What does {who} use to commute?",
         ],
-        asked_alike: &["What did {who} sign a lease on?", "What did {who} pull up in?"],
+        literal_questions: &["What did {who} sign a lease on?", "What did {who} pull up in?"],
         values: &[
             "Skoda, Volvo, Fiat, Renault, Subaru, Mazda, Peugeot, Toyota, Dacia, Opel, Honda, \
              Citroen, Saab, Lancia, Kia, Seat, Jeep, Mini, Lexus, Audi, Vespa, Triumph, Land Rover, \
@@ -150,20 +153,20 @@ pub(super) const FACTS: &[Attribute] = &[
         ],
     },
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} goes {0} with the {1} crowd.",
             "{who} joined the {1} people for {0}.",
             "{who} has taken up {0}.",
             "{who} is mad about {0} all of a sudden.",
         ],
-        recorded: &["{who} is into {0}.", "{who} spends weekends {0} with the {1} group."],
-        asked: &[
+        records: &["{who} is into {0}.", "{who} spends weekends {0} with the {1} group."],
+        paraphrased_questions: &[
             "What sport does {who} do?",
             "How does {who} keep fit?",
             "Which exercise could I invite {who} to?",
         ],
-        asked_alike: &["What has {who} taken up?", "What did {who} join people for?"],
+        literal_questions: &["What has {who} taken up?", "What did {who} join people for?"],
         values: &[
             "bouldering, fencing, rowing, kayaking, squash, judo, badminton, archery, curling, \
              orienteering, handball, skating, surfing, water polo, trampolining, cricket, boxing, \
@@ -174,20 +177,20 @@ pub(super) const FACTS: &[Attribute] = &[
         ],
     },
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} cannot stop rereading {0}, the {1} edition.",
             "{who} is halfway into {0} again.",
             "{who} has {0} on the nightstand, a {1} copy.",
             "{who} keeps quoting from {0}.",
         ],
-        recorded: &["{who} swears by {0}.", "{who} knows {0} by heart."],
-        asked: &[
+        records: &["{who} swears by {0}.", "{who} knows {0} by heart."],
+        paraphrased_questions: &[
             "What is the favourite book of {who}?",
             "Which novel does {who} love most?",
             "What literature could I discuss with {who}?",
         ],
-        asked_alike: &["What does {who} keep quoting?", "What is {who} rereading?"],
+        literal_questions: &["What does {who} keep quoting?", "What is {who} rereading?"],
         values: &[
             "Middlemarch, Moby-Dick, Dracula, Candide, Walden, Emma, Ulysses, Dune, Beowulf, \
              Solaris, Momo, Rebecca, Persuasion, Kim, Frankenstein, Germinal, Siddhartha, Faust, \
@@ -197,20 +200,20 @@ pub(super) const FACTS: &[Attribute] = &[
         ],
     },
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} is writing a dissertation on {0}.",
             "{who} enrolled for {0} at the {1}.",
             "{who} got into the {1} for {0}.",
             "{who} has a seat in {0} at the {1} now.",
         ],
-        recorded: &["{who} is enrolled in {0}.", "{who} has taken up {0} at the {1}."],
-        asked: &[
+        records: &["{who} is enrolled in {0}.", "{who} has taken up {0} at the {1}."],
+        paraphrased_questions: &[
             "What does {who} study?",
             "Which subject is {who} getting a degree in?",
             "What is the major of {who}?",
         ],
-        asked_alike: &["What did {who} enrol for?", "What is the dissertation of {who} on?"],
+        literal_questions: &["What did {who} enrol for?", "What is the dissertation of {who} on?"],
         values: &[
             "botany, linguistics, astrophysics, theology, economics, philosophy, hydrology, \
              musicology, sociology, entomology, architecture, robotics, statistics, forestry, \
@@ -221,20 +224,23 @@ pub(super) const FACTS: &[Attribute] = &[
         ],
     },
     Attribute {
-        about: About::Fact,
-        told: &[
+        kind: AttributeKind::Fact,
+        statements: &[
             "{who} was brought up speaking {0}, and a bit of {1}.",
             "{who} talks to the grandparents in {0}.",
             "{who} curses in {0} when nobody listens.",
             "{who} counts in {0}.",
         ],
-        recorded: &["{who} grew up with {0}.", "At home {who} speaks {0}."],
-        asked: &[
+        records: &["{who} grew up with {0}.", "At home {who} speaks {0}."],
+        paraphrased_questions: &[
             "What is the mother tongue of {who}?",
             "Which language does {who} understand best?",
             "What is {who} fluent in?",
         ],
-        asked_alike: &["What was {who} brought up speaking?", "What does {who} talk to the grandparents in?"],
+        literal_questions: &[
+            "What was {who} brought up speaking?",
+            "What does {who} talk to the grandparents in?",
+        ],
         values: &[
             "Basque, Estonian, Catalan, Welsh, Turkish, Amharic, Bengali, Maltese, Finnish, \
              Georgian, Tagalog, Romansh, Icelandic, Farsi, Yoruba, Frisian, Latvian, Swahili, \

@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
-use super::proxy::{Mode, Proxy};
+use super::proxy::{Proxy, ProxyMode};
 use super::registry::Registry;
-use crate::postgres::Server;
+use crate::postgres::PostgresServer;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    server: Server,
+    server: PostgresServer,
     proxy: Proxy,
 }
 
 /// What befalls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum DatabaseFault {
     /// Its administrator restarts it, which ends all sessions.
     Restarted,
     /// It crashes and recovers.
@@ -26,7 +26,7 @@ pub(crate) enum Trouble {
     Hung,
 }
 
-impl Trouble {
+impl DatabaseFault {
     pub(crate) const ALL: [Self; 4] = [Self::Restarted, Self::Crashed, Self::CutOff, Self::Hung];
 
     /// Its count.
@@ -43,14 +43,14 @@ impl Trouble {
 impl Cluster {
     /// Makes one and starts it. `password` is that of its only user.
     pub(crate) async fn start(password: String) -> anyhow::Result<Self> {
-        let server = tokio::task::spawn_blocking(move || Server::start(password)).await??;
+        let server = tokio::task::spawn_blocking(move || PostgresServer::start(password)).await??;
         let proxy = Proxy::start(server.socket()).await?;
         Ok(Self { server, proxy })
     }
 
     /// What the orchestrator is told.
     pub(crate) fn url(&self) -> String {
-        self.server.url_by(&self.proxy.address.to_string())
+        self.server.url_at(&self.proxy.address.to_string())
     }
 
     /// What the harness reads.
@@ -64,19 +64,19 @@ impl Cluster {
     }
 
     /// Begins `trouble`. Blocks as long as a restart takes.
-    pub(crate) fn begin(&self, trouble: Trouble) -> anyhow::Result<()> {
+    pub(crate) fn inject(&self, trouble: DatabaseFault) -> anyhow::Result<()> {
         match trouble {
-            Trouble::Restarted => return self.server.restart(true),
-            Trouble::Crashed => return self.server.restart(false),
-            Trouble::CutOff => self.proxy.set(Mode::Cut),
-            Trouble::Hung => self.proxy.set(Mode::Hung),
+            DatabaseFault::Restarted => return self.server.restart(true),
+            DatabaseFault::Crashed => return self.server.restart(false),
+            DatabaseFault::CutOff => self.proxy.set_mode(ProxyMode::Cut),
+            DatabaseFault::Hung => self.proxy.set_mode(ProxyMode::Hung),
         }
         Ok(())
     }
 
     /// Ends whatever trouble there is.
-    pub(crate) fn end_trouble(&self) {
-        self.proxy.set(Mode::Open);
+    pub(crate) fn heal(&self) {
+        self.proxy.set_mode(ProxyMode::Open);
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_befalls_a_cluster_ends() {
-        if let Err(missing) = Server::programs() {
+        if let Err(missing) = PostgresServer::programs() {
             let must = std::env::var_os("ROUNDHOUSE_REQUIRE_ALL").is_some();
             assert!(!must, "{missing:#}");
             // Written past the test's capture, so that a skip is seen.
@@ -113,16 +113,16 @@ mod tests {
         let password = "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8S9t0_-x".to_owned();
         let cluster = Cluster::start(password.clone()).await.unwrap();
         let registry = cluster.registry();
-        registry.is_left().await.unwrap();
+        registry.wait_disconnected().await.unwrap();
         assert!(answers(&cluster, true).await);
-        for trouble in Trouble::ALL {
-            cluster.begin(trouble).unwrap();
-            let is_out_of_reach = matches!(trouble, Trouble::CutOff | Trouble::Hung);
+        for trouble in DatabaseFault::ALL {
+            cluster.inject(trouble).unwrap();
+            let is_out_of_reach = matches!(trouble, DatabaseFault::CutOff | DatabaseFault::Hung);
             assert!(answers(&cluster, !is_out_of_reach).await, "{trouble:?}");
-            cluster.end_trouble();
+            cluster.heal();
             assert!(answers(&cluster, true).await, "{trouble:?}");
         }
-        let leaks = Secrets::new([&password]).in_files(cluster.folder()).unwrap();
+        let leaks = Secrets::new([&password]).scan_files(cluster.folder()).unwrap();
         assert_eq!(leaks, Vec::<String>::new());
         let folder = cluster.folder().to_owned();
         drop(cluster);

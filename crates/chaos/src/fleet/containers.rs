@@ -5,50 +5,50 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use super::running::{Blow, Running};
-use super::seats::text;
+use super::engine_host::{EngineFault, EngineInstance};
 use super::secrets::Secrets;
-use crate::docker::{Daemon, Premises};
+use super::tenant_users::text_field;
+use crate::docker::{DockerClient, DockerResources};
 
-const DEPLOYMENT: &str = "roundhouse.deployment";
-const ENGINE: &str = "roundhouse.engine";
+const DEPLOYMENT_LABEL: &str = "roundhouse.deployment";
+const ENGINE_LABEL: &str = "roundhouse.engine";
 /// The port of an engine inside its container.
-const PORT: u64 = 8_000;
+const CONTAINER_PORT: u64 = 8_000;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Containers {
-    pub(crate) premises: Premises,
+    pub(crate) resources: DockerResources,
 }
 
 impl Containers {
     /// Makes the image of `binary`.
     pub(crate) fn new(binary: &Path, folder: &Path) -> anyhow::Result<Self> {
-        Ok(Self { premises: Premises::new("roundhouse-chaos", binary, folder)? })
+        Ok(Self { resources: DockerResources::new("roundhouse-chaos", binary, folder)? })
     }
 
-    const fn daemon(&self) -> &Daemon {
-        &self.premises.daemon
+    const fn daemon(&self) -> &DockerClient {
+        &self.resources.daemon
     }
 
     /// All containers that carry the deployment's label, alive or not.
-    pub(crate) fn labelled(&self, deployment_id: &str) -> anyhow::Result<Vec<Running>> {
+    pub(crate) fn find_by_label(&self, deployment_id: &str) -> anyhow::Result<Vec<EngineInstance>> {
         // A filter of the query, with its quotes and brackets escaped.
-        let filter = format!("%7B%22label%22%3A%5B%22{DEPLOYMENT}%3D{deployment_id}%22%5D%7D");
+        let filter = format!("%7B%22label%22%3A%5B%22{DEPLOYMENT_LABEL}%3D{deployment_id}%22%5D%7D");
         let listed = self.daemon().get(&format!("/containers/json?all=true&filters={filter}"))?;
         let listed = listed.as_array().context("no list of containers")?;
-        Ok(listed.iter().filter_map(read).collect())
+        Ok(listed.iter().filter_map(parse_container).collect())
     }
 
     /// Strikes a container behind the orchestrator's back. One that is not there any more gets nothing.
-    pub(crate) fn strike(&self, container: &Running, blow: Blow) -> anyhow::Result<()> {
+    pub(crate) fn inject_fault(&self, container: &EngineInstance, blow: EngineFault) -> anyhow::Result<()> {
         let id = &container.instance;
         let (method, path) = match blow {
-            Blow::Kill => ("POST", format!("/containers/{id}/kill?signal=SIGKILL")),
-            Blow::Hang => ("POST", format!("/containers/{id}/pause")),
-            Blow::Remove => ("DELETE", format!("/containers/{id}?force=true&v=true")),
+            EngineFault::Kill => ("POST", format!("/containers/{id}/kill?signal=SIGKILL")),
+            EngineFault::Hang => ("POST", format!("/containers/{id}/pause")),
+            EngineFault::Remove => ("DELETE", format!("/containers/{id}?force=true&v=true")),
         };
-        match self.daemon().ask(method, &path, None)? {
+        match self.daemon().request(method, &path, None)? {
             (status, body) if status >= 500 => {
                 bail!("{method} {path}: {status} {}", String::from_utf8_lossy(&body))
             }
@@ -59,10 +59,10 @@ impl Containers {
     /// The containers whose description or log holds a secret.
     pub(crate) fn leaks(&self, deployment_id: &str, secrets: &Secrets) -> anyhow::Result<Vec<String>> {
         let mut found = Vec::new();
-        for container in self.labelled(deployment_id)? {
+        for container in self.find_by_label(deployment_id)? {
             let id = &container.instance;
             for part in ["json", "logs?stdout=true&stderr=true"] {
-                let (_, body) = self.daemon().ask("GET", &format!("/containers/{id}/{part}"), None)?;
+                let (_, body) = self.daemon().request("GET", &format!("/containers/{id}/{part}"), None)?;
                 let leak = secrets.find(&body);
                 found.extend(leak.map(|what| format!("{part} of {} holds {what}", container.engine_id)));
             }
@@ -72,15 +72,16 @@ impl Containers {
 }
 
 /// A container of the daemon's list.
-fn read(listed: &Value) -> Option<Running> {
+fn parse_container(listed: &Value) -> Option<EngineInstance> {
     let ports = listed.get("Ports").and_then(Value::as_array);
-    let published = ports.into_iter().flatten().find(|port| port.get("PrivatePort") == Some(&PORT.into()));
-    Some(Running {
-        engine_id: listed.get("Labels")?.get(ENGINE)?.as_str()?.to_owned(),
-        instance: text(listed, "/Id")?,
+    let published =
+        ports.into_iter().flatten().find(|port| port.get("PrivatePort") == Some(&CONTAINER_PORT.into()));
+    Some(EngineInstance {
+        engine_id: listed.get("Labels")?.get(ENGINE_LABEL)?.as_str()?.to_owned(),
+        instance: text_field(listed, "/Id")?,
         port: published.and_then(|port| u16::try_from(port.get("PublicPort")?.as_u64()?).ok()),
-        is_alive: matches!(text(listed, "/State")?.as_str(), "running" | "paused" | "restarting"),
-        handle: None,
+        is_alive: matches!(text_field(listed, "/State")?.as_str(), "running" | "paused" | "restarting"),
+        pidfd: None,
     })
 }
 
@@ -96,12 +97,12 @@ mod tests {
             "Id": "abc", "State": "running", "Labels": {"roundhouse.engine": "eng_1", "other": "x"},
             "Ports": [{"IP": "127.0.0.1", "PrivatePort": 8000, "PublicPort": 10001, "Type": "tcp"}],
         });
-        let read_it = read(&listed).unwrap();
+        let read_it = parse_container(&listed).unwrap();
         assert_eq!((read_it.engine_id.as_str(), read_it.instance.as_str()), ("eng_1", "abc"));
         assert_eq!((read_it.port, read_it.is_alive), (Some(10_001), true));
         let left =
             json!({"Id": "abc", "State": "created", "Labels": {"roundhouse.engine": "eng_1"}, "Ports": []});
-        assert!(!read(&left).unwrap().is_alive);
-        assert!(read(&json!({"Id": "abc", "State": "running", "Labels": {}})).is_none());
+        assert!(!parse_container(&left).unwrap().is_alive);
+        assert!(parse_container(&json!({"Id": "abc", "State": "running", "Labels": {}})).is_none());
     }
 }

@@ -11,25 +11,25 @@ use reqwest::Client;
 
 use super::cluster::Cluster;
 use super::containers::Containers;
+use super::engine_host::{Backend, EngineFault, EngineHost, EngineInstance};
 use super::registry::Registry;
-use super::running::{Backend, Blow, Host, Running};
 use super::secrets::Secrets;
-use super::settings::variables;
+use super::settings::env_vars;
 use super::{Database, FleetCampaign};
 use crate::ports::Ports;
-use crate::program::{Program, Service, Setup};
+use crate::service_process::{Service, ServiceConfig, ServiceProcess};
 
 /// How long a start may take until it is ready. Generous: the machine may be busy.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// How many ports the engines have where they are to run out of them.
-const FEW: u16 = 6;
+const LIMITED_PORT_COUNT: u16 = 6;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Deployment {
-    setup: Setup,
+    service_config: ServiceConfig,
     ports: Ports,
-    host: Host,
+    engine_host: EngineHost,
     /// The server that the registry is on, where it is on one.
     cluster: Option<Cluster>,
     registry: Registry,
@@ -50,8 +50,8 @@ impl Deployment {
         };
         let (admin_key, master_key, password) = (random()?, random()?, random()?);
         let host = match campaign.backend {
-            Backend::Process => Host::Processes,
-            Backend::Docker => Host::Containers(Containers::new(&campaign.binary, folder)?),
+            Backend::Process => EngineHost::Processes,
+            Backend::Docker => EngineHost::Containers(Containers::new(&campaign.binary, folder)?),
         };
         let file = folder.join("registry.sqlite");
         let cluster = match campaign.database {
@@ -62,24 +62,33 @@ impl Deployment {
             None => (format!("sqlite:{}", file.display()), Registry::sqlite(&file)),
             Some(cluster) => (cluster.url(), cluster.registry()),
         };
-        let mut variables = variables(folder, &host, url, (&admin_key, &master_key))?;
-        if let Some(saboteur) = &campaign.saboteur {
-            variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), saboteur.clone());
+        let mut variables = env_vars(folder, &host, url, (&admin_key, &master_key))?;
+        if let Some(mutation) = &campaign.mutation {
+            variables.insert("ROUNDHOUSE_SABOTEUR".to_owned(), mutation.clone());
         }
         std::fs::create_dir(folder.join("catalog"))?;
-        let setup = Setup {
+        let setup = ServiceConfig {
             binary: campaign.binary.clone(),
             service: Service::Orchestrator,
             folder: folder.to_owned(),
-            variables,
+            env: variables,
         };
         let secrets = vec![admin_key.clone(), master_key, password];
         let (ports, id) = (Ports::claim()?, Mutex::default());
-        Ok(Self { setup, ports, host, cluster, registry, secrets, admin_key, id })
+        Ok(Self {
+            service_config: setup,
+            ports,
+            engine_host: host,
+            cluster,
+            registry,
+            secrets,
+            admin_key,
+            id,
+        })
     }
 
     /// The orchestrator's address, the same after each start.
-    pub(crate) fn base(&self) -> String {
+    pub(crate) fn base_url(&self) -> String {
         format!("http://127.0.0.1:{}", self.ports.bounds().0)
     }
 
@@ -100,75 +109,77 @@ impl Deployment {
 
     /// The folder of the engines' folders.
     pub(crate) fn data_root(&self) -> PathBuf {
-        self.setup.folder.join("engines")
+        self.service_config.folder.join("engines")
     }
 
     /// The files, containers and logs that hold a secret: one of its own, or one of `others`.
     pub(crate) fn leaks(&self, others: &[String]) -> anyhow::Result<Vec<String>> {
         let secrets = Secrets::new(self.secrets.iter().chain(others));
-        let mut found = secrets.in_files(&self.setup.folder)?;
+        let mut found = secrets.scan_files(&self.service_config.folder)?;
         if let Some(cluster) = &self.cluster {
-            found.extend(secrets.in_files(cluster.folder())?);
+            found.extend(secrets.scan_files(cluster.folder())?);
         }
         if let Some(id) = self.id() {
-            found.extend(self.host.leaks(&id, &secrets)?);
+            found.extend(self.engine_host.leaks(&id, &secrets)?);
         }
         Ok(found)
     }
 
     /// What the orchestrators have said.
     pub(crate) fn log(&self) -> PathBuf {
-        self.setup.log()
+        self.service_config.log()
     }
 
     /// Starts the orchestrator; with few ports for its engines, or with plenty.
-    pub(crate) fn start(&self, few_ports: bool) -> anyhow::Result<Program> {
+    pub(crate) fn start(&self, few_ports: bool) -> anyhow::Result<ServiceProcess> {
         let (first, last) = self.ports.bounds();
-        let mut setup = self.setup.clone();
-        let max = if few_ports { first + FEW } else { last };
+        let mut setup = self.service_config.clone();
+        let max = if few_ports { first + LIMITED_PORT_COUNT } else { last };
         let ports = [("ORCH_PORT_MIN", first + 1), ("ORCH_PORT_MAX", max)];
-        setup.variables.extend(ports.map(|(name, port)| (name.to_owned(), port.to_string())));
+        setup.env.extend(ports.map(|(name, port)| (name.to_owned(), port.to_string())));
         setup.start(first)
     }
 
     /// Starts the orchestrator and waits until it is ready to serve. As whoever runs it would, starts it again
     /// where the one before it still holds what this one needs.
-    pub(crate) async fn start_ready(&self, few_ports: bool, http: &Client) -> anyhow::Result<Program> {
+    pub(crate) async fn start_ready(&self, few_ports: bool, http: &Client) -> anyhow::Result<ServiceProcess> {
         let begin = Instant::now();
         loop {
             let mut program = self.start(few_ports)?;
-            match self.ready(&mut program, http).await {
+            match self.wait_ready(&mut program, http).await {
                 Ok(()) => return Ok(program),
-                Err(error) if begin.elapsed() > START || !is_held(&error.to_string()) => return Err(error),
+                Err(error) if begin.elapsed() > START_TIMEOUT || !is_conflict(&error.to_string()) => {
+                    return Err(error);
+                }
                 Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
             }
         }
     }
 
     /// Whether the last that an orchestrator said is that another one holds what it needs.
-    pub(crate) fn was_held(&self) -> bool {
+    pub(crate) fn exited_on_conflict(&self) -> bool {
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
-        log.lines().next_back().is_some_and(is_held)
+        log.lines().next_back().is_some_and(is_conflict)
     }
 
-    async fn ready(&self, program: &mut Program, http: &Client) -> anyhow::Result<()> {
+    async fn wait_ready(&self, program: &mut ServiceProcess, http: &Client) -> anyhow::Result<()> {
         let begin = Instant::now();
-        let url = format!("{}/health", self.base());
+        let url = format!("{}/health", self.base_url());
         loop {
             let asked = tokio::time::timeout(Duration::from_secs(1), http.get(&url).send()).await;
             if asked.is_ok_and(|answer| answer.is_ok_and(|answer| answer.status() == 200)) {
                 return Ok(());
             }
-            program.still_runs()?;
-            if begin.elapsed() > START {
-                bail!("the orchestrator was not ready within {START:?}");
+            program.ensure_running()?;
+            if begin.elapsed() > START_TIMEOUT {
+                bail!("the orchestrator was not ready within {START_TIMEOUT:?}");
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
     /// Tells it the id under which its engines are labelled.
-    pub(crate) fn is_called(&self, id: String) {
+    pub(crate) fn set_id(&self, id: String) {
         *self.id.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
     }
 
@@ -177,40 +188,40 @@ impl Deployment {
     }
 
     /// What carries its label.
-    pub(crate) fn engines(&self) -> anyhow::Result<Vec<Running>> {
-        self.id().map_or_else(|| Ok(Vec::new()), |id| self.host.engines(&id))
+    pub(crate) fn engines(&self) -> anyhow::Result<Vec<EngineInstance>> {
+        self.id().map_or_else(|| Ok(Vec::new()), |id| self.engine_host.engines(&id))
     }
 
     /// Strikes an engine behind the orchestrator's back.
-    pub(crate) fn strike(&self, engine: &Running, blow: Blow) -> anyhow::Result<()> {
-        self.host.strike(engine, blow)
+    pub(crate) fn inject_fault(&self, engine: &EngineInstance, blow: EngineFault) -> anyhow::Result<()> {
+        self.engine_host.inject_fault(engine, blow)
     }
 }
 
 /// Whether an orchestrator could not start because another one holds its address or its registry. One that
 /// was killed while it began an engine holds them until that is done: the fork has them too until its exec.
-fn is_held(words: &str) -> bool {
+fn is_conflict(words: &str) -> bool {
     words.contains("Address already in use") || words.contains("is in use")
 }
 
 /// How often is looked for engines that were just being started.
-const SWEEPS: usize = 200;
+const CLEANUP_ATTEMPTS: usize = 200;
 /// How often in a row there must have been none.
-const CLEAN: usize = 10;
+const REQUIRED_CLEAN_CHECKS: usize = 10;
 
 impl Drop for Deployment {
     /// Engines outlive their orchestrator: each is ended here, by its own id.
     fn drop(&mut self) {
         let mut clean = 0;
-        for _ in 0..SWEEPS {
+        for _ in 0..CLEANUP_ATTEMPTS {
             let engines = self.engines().unwrap_or_default();
             clean = if engines.is_empty() { clean + 1 } else { 0 };
-            if clean == CLEAN {
+            if clean == REQUIRED_CLEAN_CHECKS {
                 return;
             }
             for engine in engines {
                 // One that cannot be ended is found again by the next look.
-                let _ = self.strike(&engine, Blow::Remove);
+                let _ = self.inject_fault(&engine, EngineFault::Remove);
             }
             std::thread::park_timeout(Duration::from_millis(5));
         }

@@ -5,35 +5,40 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
-use super::seats::{Call, Expect, Op, Outcome, Seat, after, text};
-use super::world::World;
-use crate::api::{Asked, code};
-use crate::dice::Dice;
+use super::context::FleetContext;
+use super::tenant_users::{Call, ExpectedState, Op, Outcome, TenantUser, expected_after, text_field};
+use crate::api::{CallOutcome, error_code};
+use crate::rng::SeededRng;
 
 /// The task whose loss would be noticed.
-pub(crate) const KEPT: &str = "kept";
+pub(crate) const PERSISTENT_TASK: &str = "kept";
 
 /// What a round's load is made of.
 #[derive(Clone, Debug)]
-pub(crate) struct Load {
+pub(crate) struct LoadProfile {
     /// The kind of change that is wanted most.
     pub(crate) prefer: Option<&'static str>,
     /// Users whose engines sleep soon are left alone.
-    pub(crate) spare_sleepy: bool,
+    pub(crate) avoid_sleepy: bool,
     /// Set when the round is over.
-    pub(crate) over: Arc<AtomicBool>,
+    pub(crate) stop: Arc<AtomicBool>,
 }
 
 /// One client's part of a round.
-pub(crate) async fn client(world: Arc<World>, load: Load, number: usize, mut dice: Dice) {
-    while !load.over.load(Ordering::Relaxed) {
-        let Some((index, op)) = choose(&world, &load, number, &mut dice) else { return };
-        let Some(asked) = call(&world, index, op).await else { return };
-        if let Asked::Answered(200, body) = &asked
+pub(crate) async fn run_client(
+    world: Arc<FleetContext>,
+    load: LoadProfile,
+    number: usize,
+    mut dice: SeededRng,
+) {
+    while !load.stop.load(Ordering::Relaxed) {
+        let Some((index, op)) = choose_call(&world, &load, number, &mut dice) else { return };
+        let Some(asked) = send_and_record(&world, index, op).await else { return };
+        if let CallOutcome::Response(200, body) = &asked
             && op == Op::Provision
             && dice.chance(0.2)
         {
-            talk(&world, body).await;
+            run_persistent_turn(&world, body).await;
         }
         let pause = dice.millis(0..=3);
         tokio::time::sleep(pause).await;
@@ -41,35 +46,43 @@ pub(crate) async fn client(world: Arc<World>, load: Load, number: usize, mut dic
 }
 
 /// Asks `op` for the user of a seat and notes what came of it. Gives the answer; none where nobody gave one.
-pub(crate) async fn call(world: &World, index: usize, op: Op) -> Option<Asked> {
-    let seat = world.seats.get(index)?;
-    world.trap.occurred(op.name());
-    let asked = world.ask(seat, op).await;
-    let outcome = judge(world, seat, op, &asked);
-    if seat.client.is_some() {
-        let before = seat.expect();
-        seat.know(after(&before, op, &outcome).unwrap_or_else(|lie| {
-            world.tally.violation(format!("{}: {lie}", seat.user));
-            Expect::Unknown
+pub(crate) async fn send_and_record(world: &FleetContext, index: usize, op: Op) -> Option<CallOutcome> {
+    let user_index = world.users.get(index)?;
+    world.trigger.notify(op.name());
+    let asked = world.send_op(user_index, op).await;
+    let outcome = classify_response(world, user_index, op, &asked);
+    if user_index.client.is_some() {
+        let before = user_index.expected();
+        user_index.set_expected(expected_after(&before, op, &outcome).unwrap_or_else(|lie| {
+            world.counters.record_violation(format!("{}: {lie}", user_index.user));
+            ExpectedState::Unknown
         }));
     }
-    world.tally.count(format!("calls: {}", op.name()));
-    let is_gone = matches!(outcome, Outcome::Unsent | Outcome::Unknown);
-    world.note(Call { seat: index, op, outcome });
+    world.counters.count(format!("calls: {}", op.name()));
+    let is_gone = matches!(outcome, Outcome::NotSent | Outcome::Unknown);
+    world.record_call(Call { user_index: index, op, outcome });
     (!is_gone).then_some(asked)
 }
 
 /// One of the client's own users or a shared one, and what to ask for them.
-fn choose(world: &World, load: &Load, number: usize, dice: &mut Dice) -> Option<(usize, Op)> {
-    let mine: Vec<(usize, &Seat)> = world
-        .seats
+fn choose_call(
+    world: &FleetContext,
+    load: &LoadProfile,
+    number: usize,
+    dice: &mut SeededRng,
+) -> Option<(usize, Op)> {
+    let mine: Vec<(usize, &TenantUser)> = world
+        .users
         .iter()
         .enumerate()
-        .filter(|(_, seat)| seat.client.is_none_or(|client| client == number))
-        .filter(|(_, seat)| !load.spare_sleepy || world.tenant(seat).is_some_and(|tenant| !tenant.sleeps))
+        .filter(|(_, user_index)| user_index.client.is_none_or(|client| client == number))
+        .filter(|(_, user_index)| {
+            !load.avoid_sleepy || world.product_of(user_index).is_some_and(|product_of| !product_of.sleeps)
+        })
         .collect();
     if let Some(kind) = load.prefer.filter(|_| dice.chance(0.6)) {
-        let fit: Vec<_> = mine.iter().filter(|(_, seat)| fits(world, seat, kind)).collect();
+        let fit: Vec<_> =
+            mine.iter().filter(|(_, user_index)| is_applicable(world, user_index, kind)).collect();
         if let (Some((index, _)), Some(op)) = (dice.pick(&fit), op_for(kind)) {
             return Some((*index, op));
         }
@@ -82,33 +95,33 @@ fn choose(world: &World, load: &Load, number: usize, dice: &mut Dice) -> Option<
         (Op::Start, 14),
         (Op::Stop, 10),
         (Op::Destroy, 6),
-        (Op::Rotate, if world.extent.supervised { 12 } else { 0 }),
+        (Op::Rotate, if world.capabilities.supervised { 12 } else { 0 }),
         (Op::Get, 7),
         (Op::List, 4),
     ];
     let all: Vec<Op> = ops.iter().flat_map(|(op, weight)| std::iter::repeat_n(*op, *weight)).collect();
-    let (mut index, mut seat) = *dice.pick(&mine)?;
+    let (mut index, mut user_index) = *dice.pick(&mine)?;
     let mut op = *dice.pick(&all)?;
     // Mostly what changes something; now and then what is refused.
     for _ in 0..4 {
-        if fits(world, seat, op.name()) || dice.chance(0.1) {
+        if is_applicable(world, user_index, op.name()) || dice.chance(0.1) {
             break;
         }
-        (index, seat) = *dice.pick(&mine)?;
+        (index, user_index) = *dice.pick(&mine)?;
         op = *dice.pick(&all)?;
     }
     Some((index, op))
 }
 
-/// Whether a change of `kind` is likely to be made at `seat`.
-fn fits(world: &World, seat: &Seat, kind: &str) -> bool {
-    let expect = seat.expect();
+/// Whether a change of `kind` is likely to be made at `user_index`.
+fn is_applicable(world: &FleetContext, user_index: &TenantUser, kind: &str) -> bool {
+    let expect = user_index.expected();
     match kind {
-        "provision" => expect == Expect::Absent,
+        "provision" => expect == ExpectedState::Absent,
         "admit" | "get" | "list" => true,
-        "start" => matches!(expect, Expect::Stopped(_)),
-        "wake" => world.tenant(seat).is_some_and(|tenant| tenant.sleeps),
-        _ => matches!(expect, Expect::Up(_)) || seat.client.is_none(),
+        "start" => matches!(expect, ExpectedState::Stopped(_)),
+        "wake" => world.product_of(user_index).is_some_and(|product_of| product_of.sleeps),
+        _ => matches!(expect, ExpectedState::Up(_)) || user_index.client.is_none(),
     }
 }
 
@@ -126,67 +139,69 @@ fn op_for(kind: &str) -> Option<Op> {
 }
 
 /// What came of a call. An answer that the contract does not have is a violation.
-fn judge(world: &World, seat: &Seat, op: Op, asked: &Asked) -> Outcome {
+fn classify_response(world: &FleetContext, user_index: &TenantUser, op: Op, asked: &CallOutcome) -> Outcome {
     let (status, body) = match asked {
-        Asked::Unsent => return Outcome::Unsent,
-        Asked::Unknown => return Outcome::Unknown,
-        Asked::Answered(status, body) => (*status, body),
+        CallOutcome::NotSent => return Outcome::NotSent,
+        CallOutcome::Unknown => return Outcome::Unknown,
+        CallOutcome::Response(status, body) => (*status, body),
     };
     let engine_id = match op {
-        Op::Admit { .. } => text(body, "/engine/engine_id"),
-        Op::Provision | Op::Destroy | Op::Get => text(body, "/engine_id"),
+        Op::Admit { .. } => text_field(body, "/engine/engine_id"),
+        Op::Provision | Op::Destroy | Op::Get => text_field(body, "/engine_id"),
         Op::Start | Op::Stop | Op::Rotate | Op::List => None,
     };
     if status == 200 {
-        take_keys(world, seat, op, body);
+        record_keys(world, user_index, op, body);
         if let Op::Admit { .. } = op
             && body.get("admitted") != Some(&Value::Bool(true))
         {
-            return Outcome::Refused(200, text(body, "/reason").unwrap_or_default());
+            return Outcome::Refused(200, text_field(body, "/reason").unwrap_or_default());
         }
-        return Outcome::Done(engine_id);
+        return Outcome::Acknowledged(engine_id);
     }
-    let code = code(body);
-    let disturbed = world.is_disturbed();
+    let code = error_code(body);
+    let engine_fault_injected = world.has_engine_fault();
     let allowed = match (status, code) {
         (409, "ENGINE_ALREADY_EXISTS") => op == Op::Provision,
         (409, "ENGINE_ALREADY_RUNNING") => op == Op::Start,
         (409, "ENGINE_NOT_RUNNING") => matches!(op, Op::Stop | Op::Rotate),
         (404, "ENGINE_NOT_FOUND") => !matches!(op, Op::Admit { .. } | Op::List),
-        (429, "QUOTA_EXCEEDED") => world.tenant(seat).is_some_and(|tenant| tenant.max_engines.is_some()),
+        (429, "QUOTA_EXCEEDED") => {
+            world.product_of(user_index).is_some_and(|product_of| product_of.max_engines.is_some())
+        }
         (503, "PORT_EXHAUSTION") => matches!(op, Op::Provision | Op::Admit { .. } | Op::Start),
-        (502, "BACKEND_ERROR") | (504, "BOOT_TIMEOUT") => disturbed,
-        (503, "STARTING_UP") => world.is_troubled(),
+        (502, "BACKEND_ERROR") | (504, "BOOT_TIMEOUT") => engine_fault_injected,
+        (503, "STARTING_UP") => world.has_database_fault(),
         _ => false,
     };
-    world.tally.count(format!("refusals: {code}"));
+    world.counters.count(format!("refusals: {code}"));
     if !allowed {
-        world.tally.violation(format!("{op:?} for {}: {status} {body}", seat.user));
+        world.counters.record_violation(format!("{op:?} for {}: {status} {body}", user_index.user));
     }
     Outcome::Refused(status, code.to_owned())
 }
 
 /// Keeps the keys that an answer hands out.
-fn take_keys(world: &World, seat: &Seat, op: Op, body: &Value) {
+fn record_keys(world: &FleetContext, user_index: &TenantUser, op: Op, body: &Value) {
     let record = if matches!(op, Op::Admit { .. }) { body.get("engine").unwrap_or(body) } else { body };
-    if let (Some(engine_id), Some(key)) = (text(record, "/engine_id"), text(record, "/api_key")) {
-        world.keys.seen(&engine_id, &key);
+    if let (Some(engine_id), Some(key)) = (text_field(record, "/engine_id"), text_field(record, "/api_key")) {
+        world.keys.record_issued(&engine_id, &key);
     }
     // Whose it is is known only where nobody else asks for the user.
-    if let (Op::Rotate, Some(key), Expect::Up(Some(engine_id))) =
-        (op, text(body, "/new_api_key"), seat.expect())
+    if let (Op::Rotate, Some(key), ExpectedState::Up(Some(engine_id))) =
+        (op, text_field(body, "/new_api_key"), user_index.expected())
     {
-        world.keys.rotated(&engine_id, &key);
+        world.keys.record_rotated(&engine_id, &key);
     }
 }
 
 /// Has a turn done that must be found again as long as the engine exists.
-async fn talk(world: &World, provisioned: &Value) {
-    let field = |name: &str| text(provisioned, name);
+async fn run_persistent_turn(world: &FleetContext, provisioned: &Value) {
+    let field = |name: &str| text_field(provisioned, name);
     if let (Some(engine_id), Some(url), Some(key)) = (field("/engine_id"), field("/url"), field("/api_key"))
-        && world.do_a_turn(&url, &key, KEPT).await
+        && world.run_turn(&url, &key, PERSISTENT_TASK).await
     {
-        world.tally.count("turns completed");
-        world.keep(engine_id);
+        world.counters.count("turns completed");
+        world.record_completed_turn(engine_id);
     }
 }

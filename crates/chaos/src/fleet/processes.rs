@@ -5,38 +5,38 @@ use std::io;
 
 use rustix::process::{Pid, PidfdFlags, getsid, pidfd_open};
 
-use super::running::Running;
+use super::engine_host::EngineInstance;
 
 /// The processes labelled with `deployment_id`. What an engine has begun itself leads no session and is none.
-pub(crate) fn labelled(deployment_id: &str) -> io::Result<Vec<Running>> {
+pub(crate) fn find_by_label(deployment_id: &str) -> io::Result<Vec<EngineInstance>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
         let pid = entry?.file_name().to_str().and_then(|name| Pid::from_raw(name.parse().ok()?));
-        found.extend(pid.and_then(|pid| look_at(pid, deployment_id)));
+        found.extend(pid.and_then(|pid| inspect(pid, deployment_id)));
     }
     Ok(found)
 }
 
-fn look_at(pid: Pid, deployment_id: &str) -> Option<Running> {
-    let engine_id = engine_of(pid, deployment_id)?;
+fn inspect(pid: Pid, deployment_id: &str) -> Option<EngineInstance> {
+    let engine_id = engine_id_of(pid, deployment_id)?;
     let handle = pidfd_open(pid, PidfdFlags::empty()).ok()?;
     let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
     let port = environment
         .split(|byte| *byte == 0)
         .find_map(|variable| std::str::from_utf8(variable.strip_prefix(b"ENGINE_PORT=")?).ok()?.parse().ok());
     // The number may have changed hands before the handle was had.
-    let still = engine_of(pid, deployment_id).as_ref() == Some(&engine_id);
-    (still && getsid(Some(pid)) == Ok(pid)).then(|| Running {
+    let still = engine_id_of(pid, deployment_id).as_ref() == Some(&engine_id);
+    (still && getsid(Some(pid)) == Ok(pid)).then(|| EngineInstance {
         engine_id,
         instance: pid.to_string(),
         port,
         is_alive: true,
-        handle: Some(handle),
+        pidfd: Some(handle),
     })
 }
 
 /// The command line of a zombie is empty.
-fn engine_of(pid: Pid, deployment_id: &str) -> Option<String> {
+fn engine_id_of(pid: Pid, deployment_id: &str) -> Option<String> {
     let line = String::from_utf8(fs::read(format!("/proc/{pid}/cmdline")).ok()?).ok()?;
     let label = line.strip_prefix("roundhouse\0engine\0--deployment\0")?;
     let engine_id = label.strip_prefix(deployment_id)?.strip_prefix("\0--engine-id\0")?;

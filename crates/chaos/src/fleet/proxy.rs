@@ -11,7 +11,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 /// What the proxy does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum ProxyMode {
     /// It passes everything on.
     Open,
     /// It breaks every connection, and each new one at once.
@@ -24,8 +24,8 @@ pub(crate) enum Mode {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
-    mode: watch::Sender<Mode>,
-    serving: JoinHandle<()>,
+    mode: watch::Sender<ProxyMode>,
+    server_task: JoinHandle<()>,
 }
 
 impl Proxy {
@@ -33,29 +33,29 @@ impl Proxy {
     pub(crate) async fn start(socket: PathBuf) -> std::io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let (mode, told) = watch::channel(Mode::Open);
-        Ok(Self { address, mode, serving: tokio::spawn(serve(listener, Arc::new(socket), told)) })
+        let (mode, told) = watch::channel(ProxyMode::Open);
+        Ok(Self { address, mode, server_task: tokio::spawn(serve(listener, Arc::new(socket), told)) })
     }
 
     /// From now on it is like this.
-    pub(crate) fn set(&self, mode: Mode) {
+    pub(crate) fn set_mode(&self, mode: ProxyMode) {
         self.mode.send_replace(mode);
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.serving.abort();
+        self.server_task.abort();
     }
 }
 
-async fn serve(listener: TcpListener, socket: Arc<PathBuf>, mode: watch::Receiver<Mode>) {
+async fn serve(listener: TcpListener, socket: Arc<PathBuf>, mode: watch::Receiver<ProxyMode>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 if let Ok((client, _)) = accepted {
-                    connections.spawn(pass(client, Arc::clone(&socket), mode.clone()));
+                    connections.spawn(forward_connection(client, Arc::clone(&socket), mode.clone()));
                 }
             }
             Some(_) = connections.join_next() => {}
@@ -64,7 +64,11 @@ async fn serve(listener: TcpListener, socket: Arc<PathBuf>, mode: watch::Receive
 }
 
 /// One connection's life. Whatever breaks it ends it.
-async fn pass(mut client: TcpStream, socket: Arc<PathBuf>, mut mode: watch::Receiver<Mode>) {
+async fn forward_connection(
+    mut client: TcpStream,
+    socket: Arc<PathBuf>,
+    mut mode: watch::Receiver<ProxyMode>,
+) {
     let _ = client.set_nodelay(true);
     let (to_server, to_client) = (mode.clone(), mode.clone());
     let passing = async {
@@ -72,26 +76,26 @@ async fn pass(mut client: TcpStream, socket: Arc<PathBuf>, mut mode: watch::Rece
         let (from_server, into_server) = server.split();
         let (from_client, into_client) = client.split();
         tokio::select! {
-            ended = copy(from_client, into_server, to_server) => ended,
-            ended = copy(from_server, into_client, to_client) => ended,
+            ended = copy_while_open(from_client, into_server, to_server) => ended,
+            ended = copy_while_open(from_server, into_client, to_client) => ended,
         }
     };
     tokio::select! {
         _ = passing => {}
-        _ = mode.wait_for(|mode| *mode == Mode::Cut) => {}
+        _ = mode.wait_for(|mode| *mode == ProxyMode::Cut) => {}
     }
 }
 
 /// Passes bytes on, but for the time in which nothing is: what came in until then goes on late.
-async fn copy(
+async fn copy_while_open(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    mut mode: watch::Receiver<Mode>,
+    mut mode: watch::Receiver<ProxyMode>,
 ) -> std::io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     loop {
         let read = from.read(&mut buffer).await?;
-        if read == 0 || mode.wait_for(|mode| *mode != Mode::Hung).await.is_err() {
+        if read == 0 || mode.wait_for(|mode| *mode != ProxyMode::Hung).await.is_err() {
             return Ok(());
         }
         to.write_all(buffer.get(..read).unwrap_or_default()).await?;
@@ -107,9 +111,9 @@ mod tests {
     use super::*;
 
     /// Long enough for any answer, on a machine that is busy.
-    const LONG: Duration = Duration::from_secs(30);
+    const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
     /// Long enough for most answers: where there is none, none is missed.
-    const SHORT: Duration = Duration::from_millis(200);
+    const SILENCE_TIMEOUT: Duration = Duration::from_millis(200);
 
     /// Whether a byte comes back; none if nothing at all happens for so long.
     async fn echoes(stream: &mut TcpStream, patience: Duration) -> Option<bool> {
@@ -138,20 +142,20 @@ mod tests {
         let proxy = Proxy::start(socket).await.unwrap();
         let connect = || async { TcpStream::connect(proxy.address).await.unwrap() };
         let (mut early, mut late) = (connect().await, connect().await);
-        assert_eq!(echoes(&mut early, LONG).await, Some(true));
-        proxy.set(Mode::Hung);
-        assert_eq!(echoes(&mut early, SHORT).await, None);
-        assert_eq!(echoes(&mut late, SHORT).await, None);
-        proxy.set(Mode::Open);
-        assert_eq!(echoes(&mut late, LONG).await, Some(true));
+        assert_eq!(echoes(&mut early, ANSWER_TIMEOUT).await, Some(true));
+        proxy.set_mode(ProxyMode::Hung);
+        assert_eq!(echoes(&mut early, SILENCE_TIMEOUT).await, None);
+        assert_eq!(echoes(&mut late, SILENCE_TIMEOUT).await, None);
+        proxy.set_mode(ProxyMode::Open);
+        assert_eq!(echoes(&mut late, ANSWER_TIMEOUT).await, Some(true));
         // Two bytes of each were passed on in the end, and one has come back.
         let mut rest = [0];
         early.read_exact(&mut rest).await.unwrap();
         late.read_exact(&mut rest).await.unwrap();
-        proxy.set(Mode::Cut);
-        assert_eq!(echoes(&mut early, LONG).await, Some(false));
-        assert_eq!(echoes(&mut connect().await, LONG).await, Some(false));
-        proxy.set(Mode::Open);
-        assert_eq!(echoes(&mut connect().await, LONG).await, Some(true));
+        proxy.set_mode(ProxyMode::Cut);
+        assert_eq!(echoes(&mut early, ANSWER_TIMEOUT).await, Some(false));
+        assert_eq!(echoes(&mut connect().await, ANSWER_TIMEOUT).await, Some(false));
+        proxy.set_mode(ProxyMode::Open);
+        assert_eq!(echoes(&mut connect().await, ANSWER_TIMEOUT).await, Some(true));
     }
 }

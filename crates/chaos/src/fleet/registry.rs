@@ -11,7 +11,7 @@ use sqlx::{AnyConnection, Connection as _, Row as _};
 
 /// A row of the engines.
 #[derive(Clone, Debug)]
-pub(crate) struct Engine {
+pub(crate) struct EngineRow {
     pub(crate) engine_id: String,
     pub(crate) product_id: String,
     pub(crate) user_id: String,
@@ -26,9 +26,9 @@ pub(crate) struct Engine {
     pub(crate) restart_at: Option<i64>,
 }
 
-impl Engine {
+impl EngineRow {
     /// The state that the ledger knows: none while it is provisioned.
-    pub(crate) fn settled(&self) -> Option<&str> {
+    pub(crate) fn settled_status(&self) -> Option<&str> {
         match self.status.as_str() {
             "provisioning" => None,
             "destroying" => self.prior_status.as_deref(),
@@ -39,7 +39,7 @@ impl Engine {
 
 /// A product: the end of its ledger and its counters.
 #[derive(Clone, Debug)]
-pub(crate) struct Product {
+pub(crate) struct ProductRow {
     pub(crate) product_id: String,
     pub(crate) audit_seq: i64,
     pub(crate) audit_hash: String,
@@ -49,7 +49,7 @@ pub(crate) struct Product {
 
 /// A row of the ledger.
 #[derive(Clone, Debug)]
-pub(crate) struct Audit {
+pub(crate) struct AuditRow {
     pub(crate) product_id: String,
     pub(crate) id: i64,
     pub(crate) at: i64,
@@ -64,23 +64,23 @@ pub(crate) struct Audit {
 /// The registry at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Snapshot {
-    pub(crate) engines: Vec<Engine>,
-    pub(crate) products: Vec<Product>,
+    pub(crate) engines: Vec<EngineRow>,
+    pub(crate) products: Vec<ProductRow>,
     /// The rows that were not seen before, in their order.
-    pub(crate) audit: Vec<Audit>,
+    pub(crate) audit: Vec<AuditRow>,
 }
 
 /// How far each product's ledger has been read.
-pub(crate) type Seen = BTreeMap<String, i64>;
+pub(crate) type AuditCursor = BTreeMap<String, i64>;
 
 /// Where the registry is.
 #[derive(Clone)]
 pub(crate) struct Registry {
     url: String,
     /// Opens a snapshot of several queries.
-    begin: &'static str,
+    begin_snapshot: &'static str,
     /// Finds a connection of the orchestrator's; none where the database has no connections.
-    connected: Option<&'static str>,
+    connection_query: Option<&'static str>,
 }
 
 impl fmt::Debug for Registry {
@@ -91,15 +91,19 @@ impl fmt::Debug for Registry {
 }
 
 /// How long an orchestrator that was killed may still be connected.
-const GONE: Duration = Duration::from_secs(20);
+const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two looks at something that is awaited.
-const PAUSE: Duration = Duration::from_micros(200);
+const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 impl Registry {
     /// In a file of SQLite.
     pub(crate) fn sqlite(path: &Path) -> Self {
         install_default_drivers();
-        Self { url: format!("sqlite:{}?mode=ro", path.display()), begin: "BEGIN", connected: None }
+        Self {
+            url: format!("sqlite:{}?mode=ro", path.display()),
+            begin_snapshot: "BEGIN",
+            connection_query: None,
+        }
     }
 
     /// In the database of PostgreSQL to which `url` leads.
@@ -107,8 +111,8 @@ impl Registry {
         install_default_drivers();
         Self {
             url: format!("{url}&application_name=chaos"),
-            begin: "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY",
-            connected: Some(
+            begin_snapshot: "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+            connection_query: Some(
                 "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() \
                  AND backend_type = 'client backend' AND application_name <> 'chaos' LIMIT 1",
             ),
@@ -130,24 +134,27 @@ impl Registry {
 
     /// Waits until the database has ended whatever an orchestrator that was killed had asked for: until then what
     /// it shows may change.
-    pub(crate) async fn is_left(&self) -> anyhow::Result<()> {
-        let Some(connected) = self.connected else { return Ok(()) };
+    pub(crate) async fn wait_disconnected(&self) -> anyhow::Result<()> {
+        let Some(connected) = self.connection_query else { return Ok(()) };
         let begin = Instant::now();
         let mut registry = self.open().await?;
         while sqlx::query(connected).fetch_optional(&mut registry).await?.is_some() {
-            anyhow::ensure!(begin.elapsed() < GONE, "an orchestrator that was killed is still connected");
+            anyhow::ensure!(
+                begin.elapsed() < DISCONNECT_TIMEOUT,
+                "an orchestrator that was killed is still connected"
+            );
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         Ok(registry.close().await?)
     }
 
     /// All rows, but of the ledger only those behind what was `seen`, as they are at one moment.
-    pub(crate) async fn snapshot(&self, seen: &Seen) -> sqlx::Result<Snapshot> {
+    pub(crate) async fn snapshot(&self, seen: &AuditCursor) -> sqlx::Result<Snapshot> {
         let mut registry = self.open().await?;
-        let mut view = registry.begin_with(self.begin).await?;
+        let mut view = registry.begin_with(self.begin_snapshot).await?;
         let products = "SELECT product_id, audit_seq, audit_hash, provisions, destroys FROM products";
         let products = sqlx::query(products).fetch_all(&mut *view).await?;
-        let products: Vec<Product> = products.iter().map(read_product).collect::<sqlx::Result<_>>()?;
+        let products: Vec<ProductRow> = products.iter().map(read_product).collect::<sqlx::Result<_>>()?;
         let engines = "SELECT engine_id, product_id, user_id, status, prior_status, port, claim_kind, \
                        key_hash, restart_at FROM engines";
         let engines = sqlx::query(engines).fetch_all(&mut *view).await?;
@@ -168,18 +175,20 @@ impl Registry {
     }
 
     /// Watches the registry until it shows `sight`, at most for `limit`. Returns whether it did.
-    pub(crate) async fn watch(&self, sight: Sight, limit: Duration) -> sqlx::Result<bool> {
+    pub(crate) async fn wait_for(&self, sight: RegistryCondition, limit: Duration) -> sqlx::Result<bool> {
         let watching = async {
             let mut registry = self.open().await?;
             let (query, value) = match sight {
-                Sight::Claim(kind) => ("SELECT 1 FROM engines WHERE claim_kind = $1 LIMIT 1", kind),
-                Sight::Rest(status) => {
+                RegistryCondition::ClaimVisible(kind) => {
+                    ("SELECT 1 FROM engines WHERE claim_kind = $1 LIMIT 1", kind)
+                }
+                RegistryCondition::StatusReached(status) => {
                     ("SELECT 1 FROM engines WHERE status = $1 AND claim_kind IS NULL LIMIT 1", status)
                 }
             };
             while sqlx::query(query).bind(value).fetch_optional(&mut registry).await?.is_none() {
                 // The runtime's clock is too coarse, and whoever watches has a thread for it.
-                std::thread::park_timeout(PAUSE);
+                std::thread::park_timeout(POLL_INTERVAL);
             }
             registry.close().await
         };
@@ -190,8 +199,8 @@ impl Registry {
     }
 }
 
-fn read_product(row: &AnyRow) -> sqlx::Result<Product> {
-    Ok(Product {
+fn read_product(row: &AnyRow) -> sqlx::Result<ProductRow> {
+    Ok(ProductRow {
         product_id: row.try_get(0)?,
         audit_seq: row.try_get(1)?,
         audit_hash: row.try_get(2)?,
@@ -200,8 +209,8 @@ fn read_product(row: &AnyRow) -> sqlx::Result<Product> {
     })
 }
 
-fn read_engine(row: &AnyRow) -> sqlx::Result<Engine> {
-    Ok(Engine {
+fn read_engine(row: &AnyRow) -> sqlx::Result<EngineRow> {
+    Ok(EngineRow {
         engine_id: row.try_get(0)?,
         product_id: row.try_get(1)?,
         user_id: row.try_get(2)?,
@@ -214,8 +223,8 @@ fn read_engine(row: &AnyRow) -> sqlx::Result<Engine> {
     })
 }
 
-fn read_audit(row: &AnyRow) -> sqlx::Result<Audit> {
-    Ok(Audit {
+fn read_audit(row: &AnyRow) -> sqlx::Result<AuditRow> {
+    Ok(AuditRow {
         product_id: row.try_get(0)?,
         id: row.try_get(1)?,
         at: row.try_get(2)?,
@@ -230,9 +239,9 @@ fn read_audit(row: &AnyRow) -> sqlx::Result<Audit> {
 
 /// What is waited for in the registry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Sight {
+pub(crate) enum RegistryCondition {
     /// A change of this kind is under way.
-    Claim(&'static str),
+    ClaimVisible(&'static str),
     /// An engine rests in this state.
-    Rest(&'static str),
+    StatusReached(&'static str),
 }

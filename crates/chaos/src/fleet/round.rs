@@ -8,161 +8,174 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use rustix::process::Signal;
 
-use super::aim::{Aimer, Plan, hits};
+use super::aftermath::{FleetSnapshot, capture, phases_hit};
+use super::audit_log::AuditLogChecker;
+use super::checker::{SETTLE_TIMEOUT, check_acknowledged, check_quotas, settle};
+use super::context::FleetContext;
 use super::deployment::Deployment;
-use super::judge::{SETTLE, promises, quotas, settle};
-use super::ledger::Ledger;
-use super::registry::{Audit, Seen, Sight};
-use super::running::{Backend, Blow, Running};
-use super::world::World;
-use super::wreck::{Scene, look, phases_of};
+use super::engine_host::{Backend, EngineFault, EngineInstance};
+use super::registry::{AuditCursor, AuditRow, RegistryCondition};
+use super::schedule::{KillPlan, KillScheduler, hit_counter_name};
 use super::{FleetCampaign, ROUNDS};
-use crate::dice::Dice;
-use crate::program::Program;
-use crate::tally::KILLS;
+use crate::counters::KILLS;
+use crate::rng::SeededRng;
+use crate::service_process::ServiceProcess;
 
 /// How many times as long as with processes everything takes with containers.
-const SLOW: u32 = 10;
+const CONTAINER_TIME_SCALE: u32 = 10;
 /// Who breaks a guarantee is caught sooner.
-const SABOTAGED: Duration = Duration::from_secs(10);
+const MUTATION_SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After so many violations nothing new is learned.
-const ENOUGH: usize = 20;
+const MAX_VIOLATIONS: usize = 20;
 /// How often the files are searched for keys, in rounds.
-const SEARCH: u64 = 100;
+const SECRET_SCAN_INTERVAL_ROUNDS: u64 = 100;
 
 /// See the module.
-pub(crate) struct Rounds {
-    pub(super) world: Arc<World>,
+pub(crate) struct RoundRunner {
+    pub(super) context: Arc<FleetContext>,
     pub(super) deployment: Arc<Deployment>,
     rounds: u64,
-    limit: Duration,
-    pub(super) sabotaged: bool,
-    ledger: Ledger,
+    time_limit: Duration,
+    pub(super) is_mutated: bool,
+    audit_log: AuditLogChecker,
     /// The ledger's rows of the round.
-    audit: Vec<Audit>,
+    round_audit_rows: Vec<AuditRow>,
     /// The engines that ran, and that nothing was done to, when the orchestrator was killed: their processes.
     bystanders: BTreeMap<String, String>,
-    aimer: Aimer,
-    pub(super) dice: Dice,
+    scheduler: KillScheduler,
+    pub(super) rng: SeededRng,
     /// How many times as long as with processes everything takes.
-    pub(super) pace: u32,
+    pub(super) time_scale: u32,
     /// How many ask at once.
-    pub(super) clients: usize,
+    pub(super) client_count: usize,
     pub(super) round: u64,
     kills_in_round: u64,
     /// What the round did, for those who read of a violation.
-    pub(super) story: String,
-    reported: usize,
+    pub(super) history: String,
+    reported_count: usize,
 }
 
-impl Rounds {
-    pub(crate) fn new(campaign: &FleetCampaign, world: Arc<World>, deployment: Arc<Deployment>) -> Self {
-        let pace = if campaign.backend == Backend::Docker { SLOW } else { 1 };
+impl RoundRunner {
+    pub(crate) fn new(
+        campaign: &FleetCampaign,
+        world: Arc<FleetContext>,
+        deployment: Arc<Deployment>,
+    ) -> Self {
+        let pace = if campaign.backend == Backend::Docker { CONTAINER_TIME_SCALE } else { 1 };
         Self {
-            world,
+            context: world,
             deployment,
             rounds: campaign.rounds,
-            limit: campaign.limit,
-            sabotaged: campaign.saboteur.is_some(),
-            ledger: Ledger::default(),
-            audit: Vec::new(),
+            time_limit: campaign.time_limit,
+            is_mutated: campaign.mutation.is_some(),
+            audit_log: AuditLogChecker::default(),
+            round_audit_rows: Vec::new(),
             bystanders: BTreeMap::new(),
-            aimer: Aimer::new(campaign.seed, pace.into()),
-            dice: Dice::new(campaign.seed, "rounds"),
-            pace,
-            clients: campaign.clients(),
+            scheduler: KillScheduler::new(campaign.seed, pace.into()),
+            rng: SeededRng::new(campaign.seed, "rounds"),
+            time_scale: pace,
+            client_count: campaign.client_count(),
             round: 0,
             kills_in_round: 0,
-            story: String::new(),
-            reported: 0,
+            history: String::new(),
+            reported_count: 0,
         }
     }
 
     /// All rounds, and the end.
-    pub(crate) async fn run(&mut self, program: Program) -> anyhow::Result<()> {
+    pub(crate) async fn run(&mut self, program: ServiceProcess) -> anyhow::Result<()> {
         let begin = Instant::now();
         let mut program = program;
-        while self.round < self.rounds && begin.elapsed() < self.limit {
+        while self.round < self.rounds && begin.elapsed() < self.time_limit {
             self.round += 1;
-            program = self.one(program).await.with_context(|| format!("round {}", self.round))?;
-            let violations = self.world.tally.violations().len();
-            if violations > ENOUGH || (self.sabotaged && violations > 0) {
+            program = self.run_round(program).await.with_context(|| format!("round {}", self.round))?;
+            let violations = self.context.counters.violations().len();
+            if violations > MAX_VIOLATIONS || (self.is_mutated && violations > 0) {
                 break;
             }
         }
         self.finish(program).await
     }
 
-    async fn one(&mut self, mut program: Program) -> anyhow::Result<Program> {
-        let world = Arc::clone(&self.world);
-        world.tally.count(ROUNDS);
-        world.disturbed.store(false, Ordering::Relaxed);
-        world.troubled.store(false, Ordering::Relaxed);
+    async fn run_round(&mut self, mut program: ServiceProcess) -> anyhow::Result<ServiceProcess> {
+        let world = Arc::clone(&self.context);
+        world.counters.count(ROUNDS);
+        world.engine_fault_injected.store(false, Ordering::Relaxed);
+        world.database_fault_injected.store(false, Ordering::Relaxed);
         self.kills_in_round = 0;
-        let plan = self.aimer.plan(&world.tally, world.extent);
-        self.story = format!("seed {}, round {}, {plan:?}", world.seed, self.round);
-        world.trap.watch(program.handle()?);
-        self.strike(&plan).await?;
-        self.bury(&mut program, &plan).await?;
-        if plan.kind() == Some("restart") || self.dice.chance(0.1) {
-            self.disturb(Blow::Kill, 3)?;
+        let plan = self.scheduler.next_plan(&world.counters, world.capabilities);
+        self.history = format!("seed {}, round {}, {plan:?}", world.seed, self.round);
+        world.trigger.set_target(program.pidfd()?);
+        self.run_load_and_kill(&plan).await?;
+        self.inspect_aftermath(&mut program, &plan).await?;
+        if plan.kind() == Some("restart") || self.rng.chance(0.1) {
+            self.inject_engine_faults(EngineFault::Kill, 3)?;
         }
-        let few_ports = self.dice.chance(0.25);
-        if plan.kind() == Some("restart") && self.world.is_disturbed() {
+        let few_ports = self.rng.chance(0.25);
+        if plan.kind() == Some("restart") && self.context.has_engine_fault() {
             program = self.deployment.start(few_ports)?;
-            world.trap.watch(program.handle()?);
-            self.when(Sight::Claim("restart"), self.own(), plan.delay).await?;
-            self.bury(&mut program, &plan).await?;
+            world.trigger.set_target(program.pidfd()?);
+            self.kill_when(
+                RegistryCondition::ClaimVisible("restart"),
+                self.background_change_timeout(),
+                plan.delay,
+            )
+            .await?;
+            self.inspect_aftermath(&mut program, &plan).await?;
         }
-        while self.dice.chance(0.1) {
+        while self.rng.chance(0.1) {
             program = self.deployment.start(few_ports)?;
-            world.trap.watch(program.handle()?);
-            let wait = self.dice.millis(0..=60) * self.pace.min(2);
+            world.trigger.set_target(program.pidfd()?);
+            let wait = self.rng.millis(0..=60) * self.time_scale.min(2);
             tokio::time::sleep(wait).await;
-            world.trap.fire(Signal::KILL);
-            world.tally.count("kills while it started");
-            self.bury(&mut program, &plan).await?;
+            world.trigger.fire(Signal::KILL);
+            world.counters.count("kills while it started");
+            self.inspect_aftermath(&mut program, &plan).await?;
         }
         program = self.deployment.start_ready(few_ports, &world.http).await?;
-        self.judge().await?;
-        if self.round.is_multiple_of(SEARCH) {
-            self.search().await?;
+        self.check_settled().await?;
+        if self.round.is_multiple_of(SECRET_SCAN_INTERVAL_ROUNDS) {
+            self.scan_for_secrets().await?;
         }
         Ok(program)
     }
 
     /// Waits for the orchestrator's end, and sees what it leaves.
-    async fn bury(&mut self, program: &mut Program, plan: &Plan) -> anyhow::Result<()> {
-        let status = program.ended().await?;
-        if status.code().is_some() && self.deployment.was_held() {
-            self.world.tally.count("starts that came too soon");
+    async fn inspect_aftermath(
+        &mut self,
+        program: &mut ServiceProcess,
+        plan: &KillPlan,
+    ) -> anyhow::Result<()> {
+        let status = program.wait_exit().await?;
+        if status.code().is_some() && self.deployment.exited_on_conflict() {
+            self.context.counters.count("starts that came too soon");
             return Ok(());
         }
         if status.code().is_some() {
-            self.world.tally.violation(format!("the orchestrator ended by itself: {status}"));
+            self.context.counters.record_violation(format!("the orchestrator ended by itself: {status}"));
         }
-        self.world.tally.count(KILLS);
-        self.deployment.registry().is_left().await?;
-        let scene = look(&self.deployment, &self.seen()).await?;
-        let phases = phases_of(&self.world, &scene).await;
-        self.story = format!("{}; killed in {phases:?}", self.story);
+        self.context.counters.count(KILLS);
+        self.deployment.registry().wait_disconnected().await?;
+        let scene = capture(&self.deployment, &self.audit_cursor()).await?;
+        let phases = phases_hit(&self.context, &scene).await;
+        self.history = format!("{}; killed in {phases:?}", self.history);
         if phases.is_empty() {
-            self.world.tally.count("kills while nothing was under way");
+            self.context.counters.count("kills while nothing was under way");
         }
         for phase in &phases {
-            self.world.tally.count(hits(*phase));
+            self.context.counters.count(hit_counter_name(*phase));
         }
-        self.aimer.learn(plan, &phases);
+        self.scheduler.record_hit(plan, &phases);
         self.note_bystanders(&scene);
-        self.read(scene);
+        self.check_snapshot(scene);
         Ok(())
     }
 
     /// After several kills in a row only those are left that nothing was done to at any of them.
-    fn note_bystanders(&mut self, scene: &Scene) {
+    fn note_bystanders(&mut self, scene: &FleetSnapshot) {
         let idle = scene.registry.engines.iter().filter(|row| row.status == "running" && row.claim.is_none());
         let idle: BTreeSet<&str> = idle.map(|row| row.engine_id.as_str()).collect();
-        let running = scene.running.iter().filter(|running| idle.contains(running.engine_id.as_str()));
+        let running = scene.instances.iter().filter(|running| idle.contains(running.engine_id.as_str()));
         let running = running.map(|running| (running.engine_id.clone(), running.instance.clone()));
         if self.kills_in_round == 0 {
             self.bystanders = running.collect();
@@ -173,105 +186,107 @@ impl Rounds {
     }
 
     /// Bystanders that the restart harmed.
-    fn harmed(&self, scene: &Scene) -> Vec<String> {
+    fn harmed_bystanders(&self, scene: &FleetSnapshot) -> Vec<String> {
         let bystanders = &self.bystanders;
-        if self.world.is_disturbed() {
+        if self.context.has_engine_fault() {
             return Vec::new();
         }
         let is_same = |engine_id: &String, instance: &String| {
-            let same = |running: &Running| running.engine_id == *engine_id && running.instance == *instance;
-            scene.running.iter().any(|running| running.is_alive && same(running))
+            let same =
+                |running: &EngineInstance| running.engine_id == *engine_id && running.instance == *instance;
+            scene.instances.iter().any(|running| running.is_alive && same(running))
         };
         let slept = |engine_id: &String| {
-            let rows = self.audit.iter().rev().chain(&scene.registry.audit);
+            let rows = self.round_audit_rows.iter().rev().chain(&scene.registry.audit);
             rows.filter(|row| row.engine_id.as_ref() == Some(engine_id)).any(|row| row.event == "sleep")
         };
-        let harmed = bystanders
+        let harmed_bystanders = bystanders
             .iter()
             .filter(|(engine_id, instance)| !is_same(engine_id, instance) && !slept(engine_id));
-        harmed
+        harmed_bystanders
             .map(|(engine_id, instance)| format!("{engine_id} ran as {instance}, and was not left alone"))
             .collect()
     }
 
-    fn seen(&self) -> Seen {
-        self.ledger.seen()
+    fn audit_cursor(&self) -> AuditCursor {
+        self.audit_log.cursor()
     }
 
     /// Applies the rules that hold at every moment.
-    fn read(&mut self, scene: Scene) {
-        let faults = self.ledger.read(&scene.registry);
-        self.audit.extend(scene.registry.audit);
-        self.report(faults);
-        self.report(quotas(&self.world, &scene.registry.engines));
+    fn check_snapshot(&mut self, scene: FleetSnapshot) {
+        let faults = self.audit_log.check_snapshot(&scene.registry);
+        self.round_audit_rows.extend(scene.registry.audit);
+        self.report_violations(faults);
+        self.report_violations(check_quotas(&self.context, &scene.registry.engines));
     }
 
-    fn report(&mut self, faults: Vec<String>) {
+    fn report_violations(&mut self, faults: Vec<String>) {
         for fault in faults {
-            self.world.tally.violation(fault);
+            self.context.counters.record_violation(fault);
         }
         // Where it was found, once for all that was found together.
-        let count = self.world.tally.violations().len();
-        if count > self.reported {
-            self.world.tally.violation(format!("^ {}", self.story));
-            self.reported = self.world.tally.violations().len();
+        let count = self.context.counters.violations().len();
+        if count > self.reported_count {
+            self.context.counters.record_violation(format!("^ {}", self.history));
+            self.reported_count = self.context.counters.violations().len();
         }
     }
 
     /// Waits until everything has settled after a start, and applies all rules.
-    async fn judge(&mut self) -> anyhow::Result<()> {
-        let patience = if self.sabotaged { SABOTAGED } else { SETTLE };
-        let scene = settle(&self.world, &self.deployment, &self.seen(), (patience, false)).await?;
+    async fn check_settled(&mut self) -> anyhow::Result<()> {
+        let patience = if self.is_mutated { MUTATION_SETTLE_TIMEOUT } else { SETTLE_TIMEOUT };
+        let scene = settle(&self.context, &self.deployment, &self.audit_cursor(), (patience, false)).await?;
         let engines = scene.registry.engines.clone();
-        let harmed = self.harmed(&scene);
-        self.world.tally.add("engines left alone by a restart", self.bystanders.len() as u64);
-        self.read(scene);
-        self.report(harmed);
-        let (calls, audit) = (self.world.take_calls(), std::mem::take(&mut self.audit));
-        let faults = promises(&self.world, &calls, &audit, &engines);
-        self.report(faults);
+        let harmed_bystanders = self.harmed_bystanders(&scene);
+        self.context.counters.add("engines left alone by a restart", self.bystanders.len() as u64);
+        self.check_snapshot(scene);
+        self.report_violations(harmed_bystanders);
+        let (calls, audit) = (self.context.take_calls(), std::mem::take(&mut self.round_audit_rows));
+        let faults = check_acknowledged(&self.context, &calls, &audit, &engines);
+        self.report_violations(faults);
         Ok(())
     }
 
-    async fn search(&mut self) -> anyhow::Result<()> {
-        let mut secrets = self.world.keys.all();
-        secrets.extend(self.world.tenants.iter().map(|tenant| tenant.key.clone()));
+    async fn scan_for_secrets(&mut self) -> anyhow::Result<()> {
+        let mut secrets = self.context.keys.all();
+        secrets.extend(self.context.products.iter().map(|product_of| product_of.key.clone()));
         let deployment = Arc::clone(&self.deployment);
         let found = tokio::task::spawn_blocking(move || deployment.leaks(&secrets)).await??;
-        self.report(found);
+        self.report_violations(found);
         Ok(())
     }
 
     /// Looks at everything once more, and lets the orchestrator end in peace.
-    async fn finish(&mut self, mut program: Program) -> anyhow::Result<()> {
-        self.story = format!("seed {}, at the end", self.world.seed);
-        if !self.sabotaged {
-            let scene = settle(&self.world, &self.deployment, &self.seen(), (SETTLE, true)).await?;
-            self.read(scene);
+    async fn finish(&mut self, mut program: ServiceProcess) -> anyhow::Result<()> {
+        self.history = format!("seed {}, at the end", self.context.seed);
+        if !self.is_mutated {
+            let scene =
+                settle(&self.context, &self.deployment, &self.audit_cursor(), (SETTLE_TIMEOUT, true)).await?;
+            self.check_snapshot(scene);
         }
-        self.world.trap.watch(program.handle()?);
-        self.world.trap.fire(Signal::TERM);
-        let status = program.ended().await?;
+        self.context.trigger.set_target(program.pidfd()?);
+        self.context.trigger.fire(Signal::TERM);
+        let status = program.wait_exit().await?;
         if !status.success() {
-            self.report(vec![format!("after SIGTERM the orchestrator ended with {status}")]);
+            self.report_violations(vec![format!("after SIGTERM the orchestrator ended with {status}")]);
         }
-        if !self.sabotaged {
+        if !self.is_mutated {
             // What was read row by row is read again: nothing was changed since.
-            let whole = self.deployment.registry().snapshot(&Seen::new()).await?;
-            self.world.tally.add("rows of the ledger", whole.audit.len() as u64);
-            let faults = Ledger::default().read(&whole);
-            self.report(faults);
-            self.search().await?;
+            let whole = self.deployment.registry().snapshot(&AuditCursor::new()).await?;
+            self.context.counters.add("rows of the ledger", whole.audit.len() as u64);
+            let faults = AuditLogChecker::default().check_snapshot(&whole);
+            self.report_violations(faults);
+            self.scan_for_secrets().await?;
         }
         let log = std::fs::read_to_string(self.deployment.log()).unwrap_or_default();
         let panics = log.lines().filter(|line| line.contains("panicked"));
-        self.report(panics.map(|line| format!("the orchestrator's log says: {line}")).collect());
+        self.report_violations(panics.map(|line| format!("the orchestrator's log says: {line}")).collect());
         for line in log.lines().filter(|line| line.contains("ERROR")) {
             // Without the time, and without the request that it was in.
             let said = line.rsplit_once("}: ").map_or(line, |(_, said)| said);
             let words: Vec<&str> =
                 said.split_whitespace().skip_while(|word| !word.contains("::")).take(9).collect();
-            self.world.tally.count(format!("its errors: {}", words.join(" ")));
+            self.context.counters.count(format!("its errors: {}", words.join(" ")));
         }
         Ok(())
     }

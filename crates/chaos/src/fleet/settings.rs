@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::Context as _;
 
-use super::running::Host;
+use super::engine_host::EngineHost;
 
 /// The environment of the orchestrator of `folder`, but for its ports.
-pub(crate) fn variables(
+pub(crate) fn env_vars(
     folder: &Path,
-    host: &Host,
+    host: &EngineHost,
     database: String,
     (admin_key, master_key): (&str, &str),
 ) -> anyhow::Result<BTreeMap<String, String>> {
@@ -38,15 +38,15 @@ pub(crate) fn variables(
         ("ORCH_RESTART_MAX_ATTEMPTS", "8".to_owned()),
     ];
     let of_host = match host {
-        Host::Processes => vec![
+        EngineHost::Processes => vec![
             ("ORCH_BACKEND", "process".to_owned()),
             ("ORCH_ENGINE_IMAGE", format!("svc-engine:{}", env!("CARGO_PKG_VERSION"))),
         ],
-        Host::Containers(containers) => vec![
+        EngineHost::Containers(containers) => vec![
             ("ORCH_BACKEND", "docker".to_owned()),
-            ("ORCH_DOCKER_SOCKET", containers.premises.daemon.socket.display().to_string()),
-            ("ORCH_ENGINE_IMAGE", containers.premises.image()),
-            ("ORCH_ENGINE_NETWORK", containers.premises.network().to_owned()),
+            ("ORCH_DOCKER_SOCKET", containers.resources.daemon.socket.display().to_string()),
+            ("ORCH_ENGINE_IMAGE", containers.resources.image()),
+            ("ORCH_ENGINE_NETWORK", containers.resources.network().to_owned()),
         ],
     };
     Ok(common.into_iter().chain(of_host).map(|(name, value)| (name.to_owned(), value)).collect())

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::brain::Brain;
-use crate::memory_budget::{MemoryBudget, MemoryUse, NoMemory, Reserved};
-use crate::models::{Content, Media, Message};
+use crate::llm::{Content, Media, Message};
+use crate::memory_budget::{MemoryBudget, MemoryUse, NoMemory, Reservation};
+use crate::store::Brain;
 
 /// How many bytes of media a request has at most. Vendors take requests of some 20 to 50 MB, in base64; and what one
 /// message can have is less.
-const MAX_BYTES: usize = 24 << 20;
+const MAX_REQUEST_MEDIA_BYTES: usize = 24 << 20;
 
 /// The media that a conversation shows, by their hashes: the newest first, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct Attachments(Vec<String>);
 
 /// What was read of them.
 #[derive(Debug, Default)]
-pub(super) struct Loaded {
+pub(super) struct LoadedAttachments {
     bytes: HashMap<String, Bytes>,
     /// Those that are too old to be sent beside newer ones.
     left_out: HashSet<String>,
@@ -29,7 +29,7 @@ pub(super) struct Loaded {
 
 /// Why they could not be read.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotLoaded {
+pub(super) enum AttachmentError {
     /// Other requests are large too.
     #[error("what is attached to this conversation cannot be read now: {0}")]
     NoMemory(#[from] NoMemory),
@@ -42,12 +42,12 @@ pub(super) enum NotLoaded {
 }
 
 /// Bytes that keep their memory reserved as long as anybody holds them.
-struct Held {
+struct ReservedBytes {
     bytes: Vec<u8>,
-    _reserved: Arc<Reserved>,
+    _reserved: Arc<Reservation>,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for ReservedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -55,40 +55,44 @@ impl AsRef<[u8]> for Held {
 
 impl Attachments {
     /// Those of `messages`.
-    pub(super) fn of(messages: &[Message]) -> Self {
+    pub(super) fn in_messages(messages: &[Message]) -> Self {
         let mut seen = HashSet::new();
         let hashes = messages.iter().rev().flat_map(|message| media(message).into_iter().rev());
         Self(hashes.filter(|media| seen.insert(&media.hash)).map(|media| media.hash.clone()).collect())
     }
 
     /// Reads them, the oldest left out where they are too many.
-    pub(super) async fn load(self, brain: Brain, memory: MemoryBudget) -> Result<Loaded, NotLoaded> {
+    pub(super) async fn load(
+        self,
+        brain: Brain,
+        memory: MemoryBudget,
+    ) -> Result<LoadedAttachments, AttachmentError> {
         let Self(hashes) = self;
         if hashes.is_empty() {
-            return Ok(Loaded::default());
+            return Ok(LoadedAttachments::default());
         }
-        let sizes = brain.blocking(move |brain| brain.media_sizes(hashes)).await;
-        let (kept, left_out) = newest(sizes.ok_or(NotLoaded::Stopping)??);
+        let sizes = brain.run_blocking(move |brain| brain.media_sizes(hashes)).await;
+        let (kept, left_out) = select_newest(sizes.ok_or(AttachmentError::Stopping)??);
         let bytes = kept.iter().map(|(_, size)| size).sum();
         let reserved = Arc::new(memory.reserve(MemoryUse::Media, bytes).await?);
         let read = move |brain: &Brain| {
             let read = |(hash, _): (String, usize)| {
                 // What is gone from the store is told as that.
                 let Some(bytes) = brain.media(&hash)? else { return Ok(None) };
-                let held = Held { bytes, _reserved: Arc::clone(&reserved) };
+                let held = ReservedBytes { bytes, _reserved: Arc::clone(&reserved) };
                 Ok(Some((hash, Bytes::from_owner(held))))
             };
             kept.into_iter().filter_map(|one| read(one).transpose()).collect::<Result<_, rusqlite::Error>>()
         };
-        let bytes = brain.blocking(read).await.ok_or(NotLoaded::Stopping)??;
-        Ok(Loaded { bytes, left_out })
+        let bytes = brain.run_blocking(read).await.ok_or(AttachmentError::Stopping)??;
+        Ok(LoadedAttachments { bytes, left_out })
     }
 }
 
 /// Which media are sent, and which are too old: the newest that fit, and always the newest one.
-fn newest(sizes: Vec<(String, usize)>) -> (Vec<(String, usize)>, HashSet<String>) {
+fn select_newest(sizes: Vec<(String, usize)>) -> (Vec<(String, usize)>, HashSet<String>) {
     let mut total = 0_usize;
-    let fits = |at: usize, size: usize| at == 0 || size <= MAX_BYTES;
+    let fits = |at: usize, size: usize| at == 0 || size <= MAX_REQUEST_MEDIA_BYTES;
     let count = sizes.iter().enumerate().take_while(|(at, (_, size))| {
         total = total.saturating_add(*size);
         fits(*at, total)
@@ -99,17 +103,17 @@ fn newest(sizes: Vec<(String, usize)>) -> (Vec<(String, usize)>, HashSet<String>
     (kept, left_out.into_iter().map(|(hash, _)| hash).collect())
 }
 
-impl Loaded {
+impl LoadedAttachments {
     /// `messages` with what was read in its places, and a note in the place of what was left out.
-    pub(super) fn put_into<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
+    pub(super) fn insert_into<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
         if self.bytes.is_empty() && self.left_out.is_empty() {
             return Cow::Borrowed(messages);
         }
         let mut messages = messages.to_vec();
-        for content in messages.iter_mut().flat_map(contents) {
+        for content in messages.iter_mut().flat_map(contents_mut) {
             if let Content::Media(media) = content {
                 if self.left_out.contains(&media.hash) {
-                    *content = Content::Note { text: note(media) };
+                    *content = Content::Note { text: omitted_note(media) };
                 } else {
                     media.data = self.bytes.get(&media.hash).cloned();
                 }
@@ -120,7 +124,7 @@ impl Loaded {
 }
 
 /// What a model is told of media that are left out.
-fn note(media: &Media) -> String {
+fn omitted_note(media: &Media) -> String {
     let name = media.name.as_deref().unwrap_or("without a name");
     format!(
         "[A file that was attached here ({name}, {}) is left out: newer ones leave no room for it. If it is needed, ask \
@@ -148,7 +152,7 @@ fn media(message: &Message) -> Vec<&Media> {
         .collect()
 }
 
-fn contents(message: &mut Message) -> Box<dyn Iterator<Item = &mut Content> + '_> {
+fn contents_mut(message: &mut Message) -> Box<dyn Iterator<Item = &mut Content> + '_> {
     match message {
         Message::User { content } => Box::new(content.iter_mut()),
         Message::Results(replies) => Box::new(replies.iter_mut().flat_map(|reply| &mut reply.remarks)),
@@ -180,30 +184,33 @@ mod tests {
             Message::user("and?"),
             Message::User { content: vec![attached("c"), attached("a")] },
         ];
-        assert_eq!(Attachments::of(&messages), Attachments(["a", "c", "b"].map(String::from).to_vec()));
-        assert_eq!(Attachments::of(&[Message::user("no")]), Attachments::default());
+        assert_eq!(
+            Attachments::in_messages(&messages),
+            Attachments(["a", "c", "b"].map(String::from).to_vec())
+        );
+        assert_eq!(Attachments::in_messages(&[Message::user("no")]), Attachments::default());
     }
 
     #[test]
     fn the_oldest_are_left_out_where_there_is_no_room() {
         let sizes =
             |sizes: &[(&str, usize)]| sizes.iter().map(|(hash, size)| ((*hash).into(), size << 20)).collect();
-        let kept = |of: &[(&str, usize)]| newest(sizes(of)).0.len();
+        let kept = |of: &[(&str, usize)]| select_newest(sizes(of)).0.len();
         assert_eq!(kept(&[("a", 12), ("b", 12), ("c", 1)]), 2);
         // What is older than something left out is left out too.
         assert_eq!(kept(&[("a", 12), ("b", 20), ("c", 1)]), 1);
         assert_eq!(kept(&[("a", 30), ("b", 1)]), 1);
-        assert_eq!(newest(sizes(&[("a", 24), ("b", 1)])).1, HashSet::from(["b".into()]));
+        assert_eq!(select_newest(sizes(&[("a", 24), ("b", 1)])).1, HashSet::from(["b".into()]));
     }
 
     #[test]
     fn what_was_read_stands_in_its_places_and_what_was_left_out_is_named() {
-        let loaded = Loaded {
+        let loaded = LoadedAttachments {
             bytes: HashMap::from([("a".into(), Bytes::from_static(b"A"))]),
             left_out: HashSet::from(["b".into()]),
         };
         let messages = [Message::User { content: vec![attached("a"), attached("b"), attached("c")] }];
-        let sent = loaded.put_into(&messages);
+        let sent = loaded.insert_into(&messages);
         let Some(Message::User { content }) = sent.first() else { panic!("{sent:?}") };
         let [Content::Media(a), Content::Note { text }, Content::Media(c)] = &content[..] else {
             panic!("{content:?}")

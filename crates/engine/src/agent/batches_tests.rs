@@ -6,30 +6,30 @@ use contract::learning::Lesson;
 use serde_json::json;
 use strict_provider::{Fault, Gate, Refusal, Reply, Wire};
 
-use super::learning::Pace;
+use super::harness::AgentHarness;
+use super::learning::BatchStatus;
 use super::learning_tests::{
-    CORRECTION, Pupil, QUESTION, answer, correct, corrections_in_force, go_on, last_said, learn, lessons,
-    say, school, teach, text,
+    CORRECTION, ModelBehavior, QUESTION, answer, correct, corrections_in_force, last_user_text,
+    learning_harness, lessons, run_batch, run_remaining_stages, script_model, send_to_task, text,
 };
-use super::rig::Rig;
 use super::*;
-use crate::testing::within;
+use crate::testing::with_deadline;
 
 #[tokio::test]
 async fn a_batch_killed_after_any_of_its_commits_ends_once_with_each_lesson_once() {
     for killed_after in 0.. {
-        let mut rig = school(Pupil::Good).await;
+        let mut rig = learning_harness(ModelBehavior::FollowsLesson).await;
         correct(&rig, "t", CORRECTION).await;
-        say(&rig, "nz", "What is the capital of New Zealand?").await;
+        send_to_task(&rig, "nz", "What is the capital of New Zealand?").await;
         correct(&rig, "nz", "It is Wellington.").await;
-        let batch = within(rig.agent.start_batch()).await.unwrap().batch_id;
-        let mut pace = Pace::On;
+        let batch = with_deadline(rig.agent.start_batch()).await.unwrap().batch_id;
+        let mut pace = BatchStatus::Continue;
         for _ in 0..killed_after {
-            pace = within(rig.agent.learner.step()).await.unwrap();
+            pace = with_deadline(rig.agent.learner.step()).await.unwrap();
         }
         rig.kill().await;
         rig.agent.resume().unwrap();
-        ended(&rig).await;
+        wait_for_batch_end(&rig).await;
         let learned = lessons(&rig).await;
         // The second is merged with the first.
         let [Lesson { content, evidence, .. }] = &learned[..] else { panic!("{killed_after}: {learned:#?}") };
@@ -39,9 +39,9 @@ async fn a_batch_killed_after_any_of_its_commits_ends_once_with_each_lesson_once
         assert_eq!(known.len(), 4, "{killed_after}: {known:#?}");
         let batches = "SELECT COUNT(*), COUNT(ended_at) FROM batches";
         let batches: (i64, i64) =
-            rig.outside().query_row(batches, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+            rig.open_connection().query_row(batches, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         assert_eq!(batches, (1, 1), "{killed_after}");
-        if pace == Pace::Idle {
+        if pace == BatchStatus::Idle {
             // Two corrections of six stages each, and the end.
             assert_eq!(killed_after, 13);
             return;
@@ -50,9 +50,9 @@ async fn a_batch_killed_after_any_of_its_commits_ends_once_with_each_lesson_once
 }
 
 /// Waits until no batch is under way.
-async fn ended(rig: &Rig) {
-    within(async {
-        while rig.brain.batch_under_way().unwrap().is_some() {
+async fn wait_for_batch_end(rig: &AgentHarness) {
+    with_deadline(async {
+        while rig.brain.active_batch().unwrap().is_some() {
             tokio::task::yield_now().await;
         }
     })
@@ -62,7 +62,7 @@ async fn ended(rig: &Rig) {
 #[tokio::test]
 async fn a_batch_killed_inside_any_of_its_calls_makes_that_call_again_and_no_other() {
     for call in 0..5 {
-        let mut rig = school(Pupil::Good).await;
+        let mut rig = learning_harness(ModelBehavior::FollowsLesson).await;
         correct(&rig, "t", CORRECTION).await;
         rig.agent.resume().unwrap();
         let gate = Gate::new();
@@ -70,14 +70,14 @@ async fn a_batch_killed_inside_any_of_its_calls_makes_that_call_again_and_no_oth
         let (at, held) = (AtomicUsize::new(0), gate.clone());
         rig.provider.set_responder(move |request| {
             let number = at.fetch_add(1, Ordering::SeqCst);
-            let reply = answer(Pupil::Good, request);
+            let reply = answer(ModelBehavior::FollowsLesson, request);
             if number == call { reply.hold(0, &held) } else { reply }
         });
-        within(rig.agent.start_batch()).await.unwrap();
-        within(gate.reached()).await;
+        with_deadline(rig.agent.start_batch()).await.unwrap();
+        with_deadline(gate.reached()).await;
         rig.kill().await;
         rig.agent.resume().unwrap();
-        ended(&rig).await;
+        wait_for_batch_end(&rig).await;
         assert_eq!(lessons(&rig).await.len(), 1, "{call}");
         assert_eq!(rig.provider.requests().len() - before, 6, "{call}");
     }
@@ -85,165 +85,168 @@ async fn a_batch_killed_inside_any_of_its_calls_makes_that_call_again_and_no_oth
 
 #[tokio::test]
 async fn a_correction_at_which_the_engine_dies_again_and_again_is_left_as_it_is() {
-    let mut rig = school(Pupil::Good).await;
+    let mut rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
     let gate = Gate::new();
     let held = gate.clone();
-    rig.provider.set_responder(move |request| answer(Pupil::Good, request).hold(0, &held));
-    within(rig.agent.start_batch()).await.unwrap();
+    rig.provider.set_responder(move |request| answer(ModelBehavior::FollowsLesson, request).hold(0, &held));
+    with_deadline(rig.agent.start_batch()).await.unwrap();
     let before = rig.provider.requests().len();
     // The first start brings it to its draft, at which five die.
     for start in 1..=6 {
         rig.agent.resume().unwrap();
-        within(rig.provider.wait_for_requests(before + start)).await;
+        with_deadline(rig.provider.wait_for_requests(before + start)).await;
         rig.kill().await;
     }
     rig.agent.resume().unwrap();
-    ended(&rig).await;
+    wait_for_batch_end(&rig).await;
     assert_eq!(rig.provider.requests().len(), before + 6);
     assert_eq!((lessons(&rig).await.len(), corrections_in_force(&rig)), (0, 1));
 }
 
 #[tokio::test]
 async fn a_provider_that_is_down_ends_the_batch_in_time_and_the_next_one_learns() {
-    let rig = school(Pupil::Good).await;
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
     let down = Arc::new(AtomicBool::new(true));
     let is_down = Arc::clone(&down);
     rig.provider.set_responder(move |request| {
         if is_down.load(Ordering::SeqCst) {
-            Reply::of_fault(Fault::refuse(Refusal::Overloaded))
+            Reply::from_fault(Fault::refuse(Refusal::Overloaded))
         } else {
-            answer(Pupil::Good, request)
+            answer(ModelBehavior::FollowsLesson, request)
         }
     });
-    within(rig.agent.start_batch()).await.unwrap();
+    with_deadline(rig.agent.start_batch()).await.unwrap();
     let mut waits = Vec::new();
     loop {
-        match within(rig.agent.learner.step()).await.unwrap() {
-            Pace::On => {}
-            Pace::Wait(wait) => waits.push(wait.as_secs()),
-            Pace::Idle => break,
+        match with_deadline(rig.agent.learner.step()).await.unwrap() {
+            BatchStatus::Continue => {}
+            BatchStatus::Wait(wait) => waits.push(wait.as_secs()),
+            BatchStatus::Idle => break,
         }
     }
     assert_eq!(waits, [60, 240, 960, 3_600, 3_600]);
     assert_eq!((lessons(&rig).await.len(), corrections_in_force(&rig)), (0, 1));
     down.store(false, Ordering::SeqCst);
-    assert_eq!(say(&rig, "new", QUESTION).await, "Canberra.");
-    learn(&rig).await;
+    assert_eq!(send_to_task(&rig, "new", QUESTION).await, "Canberra.");
+    run_batch(&rig).await;
     assert_eq!(lessons(&rig).await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_used_up_budget_is_not_broken_by_learning() {
-    let mut rig = school(Pupil::Good).await;
+    let mut rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
-    let mut gateway = super::rig::gateway_of(&rig.provider, &[(Wire::AnthropicMessages, "test-1")]);
+    let mut gateway = super::harness::gateway_config(&rig.provider, &[(Wire::AnthropicMessages, "test-1")]);
     gateway["budgets"] = json!({"tokens_per_hour": 3_000});
-    rig.configure(&gateway).await;
+    rig.configure_gateway(&gateway).await;
     let calls = rig.provider.requests().len();
-    within(rig.agent.start_batch()).await.unwrap();
-    assert_eq!(within(rig.agent.learner.step()).await.unwrap(), Pace::On);
-    assert_eq!(within(rig.agent.learner.step()).await.unwrap(), Pace::Wait(Duration::from_mins(1)));
+    with_deadline(rig.agent.start_batch()).await.unwrap();
+    assert_eq!(with_deadline(rig.agent.learner.step()).await.unwrap(), BatchStatus::Continue);
+    assert_eq!(
+        with_deadline(rig.agent.learner.step()).await.unwrap(),
+        BatchStatus::Wait(Duration::from_mins(1))
+    );
     assert_eq!(rig.provider.requests().len(), calls);
     gateway["budgets"] = json!({});
-    rig.configure(&gateway).await;
-    go_on(&rig).await;
+    rig.configure_gateway(&gateway).await;
+    run_remaining_stages(&rig).await;
     assert_eq!(lessons(&rig).await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_batch_that_fell_due_while_the_engine_slept_begins_when_it_wakes() {
-    let mut rig = school(Pupil::Good).await;
+    let mut rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
     rig.batch_interval = Some(Duration::from_hours(24));
     rig.restart().await;
     rig.agent.resume().unwrap();
     // Nothing is due; the next look is within the hour.
-    rig.clock.asleep_for(Duration::from_hours(1)).await;
-    assert!(rig.brain.unread_since().unwrap().is_some());
+    rig.clock.wait_for_sleep(Duration::from_hours(1)).await;
+    assert!(rig.brain.unprocessed_since().unwrap().is_some());
     assert_eq!(lessons(&rig).await, []);
-    rig.clock.pass(Duration::from_hours(25));
+    rig.clock.advance(Duration::from_hours(25));
     rig.restart().await;
     rig.agent.resume().unwrap();
-    within(async {
+    with_deadline(async {
         while lessons(&rig).await.is_empty() {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    ended(&rig).await;
-    assert_eq!(rig.brain.unread_since().unwrap(), None);
+    wait_for_batch_end(&rig).await;
+    assert_eq!(rig.brain.unprocessed_since().unwrap(), None);
 }
 
 #[tokio::test]
 async fn an_engine_at_a_batch_is_not_quiesced_and_one_that_waits_for_its_model_is() {
-    let rig = school(Pupil::Good).await;
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
     rig.agent.resume().unwrap();
     let gate = Gate::new();
     let held = gate.clone();
-    rig.provider.set_responder(move |_| Reply::of_fault(Fault::refuse(Refusal::Overloaded)).hold(0, &held));
-    let first = within(rig.agent.start_batch()).await.unwrap();
+    rig.provider.set_responder(move |_| Reply::from_fault(Fault::refuse(Refusal::Overloaded)).hold(0, &held));
+    let first = with_deadline(rig.agent.start_batch()).await.unwrap();
     assert!(!rig.agent.quiesce());
-    assert_eq!(within(rig.agent.start_batch()).await.unwrap(), first, "one is under way at a time");
+    assert_eq!(with_deadline(rig.agent.start_batch()).await.unwrap(), first, "one is under way at a time");
     gate.release();
-    within(async {
+    with_deadline(async {
         while !rig.agent.quiesce() {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    assert!(matches!(within(rig.agent.start_batch()).await, Err(AgentError::Quiesced)));
+    assert!(matches!(with_deadline(rig.agent.start_batch()).await, Err(AgentError::Quiesced)));
     rig.agent.lift_quiesce();
     // Who asks for a batch has the one that waits tried at once.
-    teach(&rig, Pupil::Good);
-    assert_eq!(within(rig.agent.start_batch()).await.unwrap(), first);
-    ended(&rig).await;
+    script_model(&rig, ModelBehavior::FollowsLesson);
+    assert_eq!(with_deadline(rig.agent.start_batch()).await.unwrap(), first);
+    wait_for_batch_end(&rig).await;
     assert_eq!(lessons(&rig).await.len(), 1);
 }
 
 #[tokio::test]
 async fn turns_come_before_a_batch() {
-    let rig = school(Pupil::Good).await;
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
     rig.agent.resume().unwrap();
     let gate = Gate::new();
     let held = gate.clone();
     rig.provider.set_responder(move |request| {
-        if last_said(request) == "Wait." {
+        if last_user_text(request) == "Wait." {
             text("So be it.").hold(0, &held)
         } else {
-            answer(Pupil::Good, request)
+            answer(ModelBehavior::FollowsLesson, request)
         }
     });
     let reader = rig.begin(json!({"task_id": "busy", "message": "Wait."})).await.unwrap();
-    within(gate.reached()).await;
+    with_deadline(gate.reached()).await;
     let calls = rig.provider.requests().len();
-    within(rig.agent.start_batch()).await.unwrap();
+    with_deadline(rig.agent.start_batch()).await.unwrap();
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
     }
     assert_eq!(rig.provider.requests().len(), calls, "no stage begins while a turn is at work");
     gate.release();
     crate::testing::read_all(reader).await;
-    ended(&rig).await;
+    wait_for_batch_end(&rig).await;
     assert_eq!(lessons(&rig).await.len(), 1);
 }
 
 #[tokio::test]
 async fn where_the_model_fails_one_that_stands_in_for_it_is_asked_and_all_that_is_spent_counts() {
-    let mut rig = school(Pupil::Good).await;
+    let mut rig = learning_harness(ModelBehavior::FollowsLesson).await;
     let models = [(Wire::AnthropicMessages, "test-1"), (Wire::AnthropicMessages, "test-2")];
-    rig.configure(&super::rig::gateway_of(&rig.provider, &models)).await;
+    rig.configure_gateway(&super::harness::gateway_config(&rig.provider, &models)).await;
     correct(&rig, "t", CORRECTION).await;
     rig.provider.set_responder(|request| {
         if request.model == "test-1" {
-            return Reply::of_fault(Fault::refuse(Refusal::Overloaded));
+            return Reply::from_fault(Fault::refuse(Refusal::Overloaded));
         }
-        answer(Pupil::Good, request)
+        answer(ModelBehavior::FollowsLesson, request)
     });
-    learn(&rig).await;
+    run_batch(&rig).await;
     assert_eq!(lessons(&rig).await.len(), 1);
     let asked = |model: &str| rig.provider.requests().iter().filter(|request| request.model == model).count();
     // Two turns before, and five questions of each.

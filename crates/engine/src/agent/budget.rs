@@ -9,46 +9,46 @@ use std::time::Duration;
 
 use contract::Timestamp;
 
-use super::run::{Stopped, TurnRun};
-use super::{Means, ending};
-use crate::brain::Brain;
-use crate::models::Budgets;
+use super::active_turn::{ActiveTurn, Interrupt};
+use super::{Services, turn_end};
+use crate::llm::Budgets;
+use crate::store::Brain;
 
 /// What calls under way may cost, in tokens.
 #[derive(Default)]
-pub(crate) struct SetAside(Mutex<u64>);
+pub(crate) struct Reservations(Mutex<u64>);
 
 /// What one call may cost. Dropped when what it did cost is on record.
 pub(super) struct Reservation {
-    set_aside: Arc<SetAside>,
+    reservations: Arc<Reservations>,
     tokens: u64,
 }
 
 /// How much an answer may have.
-pub(super) struct Room {
+pub(super) struct Allowance {
     /// In tokens; none where nothing bounds it but the model itself.
-    pub(super) bound: Option<u64>,
+    pub(super) max_tokens: Option<u64>,
     /// Whether that is less than the model gives.
-    pub(super) is_cut: bool,
+    pub(super) is_reduced: bool,
     _reservation: Option<Reservation>,
 }
 
-impl SetAside {
-    fn tokens(&self) -> MutexGuard<'_, u64> {
+impl Reservations {
+    fn lock(&self) -> MutexGuard<'_, u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sets aside what an answer of at most `most` tokens to a prompt of `prompt` may cost, where `left` may be spent;
     /// none where that leaves less than `least`. `others` is what is set aside, held still.
-    fn take(
+    fn reserve(
         self: &Arc<Self>,
         others: &mut u64,
         left: Option<u64>,
         prompt: u64,
         (most, least): (u64, u64),
-    ) -> Option<Room> {
+    ) -> Option<Allowance> {
         let Some(left) = left else {
-            return Some(Room { bound: None, is_cut: false, _reservation: None });
+            return Some(Allowance { max_tokens: None, is_reduced: false, _reservation: None });
         };
         let room = left.saturating_sub(prompt);
         if room < least {
@@ -57,36 +57,36 @@ impl SetAside {
         let bound = room.min(most);
         let tokens = prompt + bound;
         *others += tokens;
-        let reservation = Reservation { set_aside: Arc::clone(self), tokens };
-        Some(Room { bound: Some(bound), is_cut: room < most, _reservation: Some(reservation) })
+        let reservation = Reservation { reservations: Arc::clone(self), tokens };
+        Some(Allowance { max_tokens: Some(bound), is_reduced: room < most, _reservation: Some(reservation) })
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut tokens = self.set_aside.tokens();
+        let mut tokens = self.reservations.lock();
         *tokens = tokens.saturating_sub(self.tokens);
     }
 }
 
 /// The room for an answer, of at most `most` tokens, that a model is asked for beside all turns; none where the budgets
 /// leave less than `least`. What a turn may spend bounds it too.
-pub(super) fn room_beside(
-    means: &Means,
+pub(super) fn reserve_outside_turn(
+    means: &Services,
     brain: &Brain,
     (prompt, most, least): (u64, u64, u64),
-) -> Result<Option<Room>, rusqlite::Error> {
+) -> Result<Option<Allowance>, rusqlite::Error> {
     let budgets = means.gateway.routes().map(|routes| routes.budgets).unwrap_or_default();
-    let mut others = means.set_aside.tokens();
-    let left = left_for_all(means, brain, &budgets, *others)?;
+    let mut others = means.reservations.lock();
+    let left = shared_tokens_left(means, brain, &budgets, *others)?;
     let left = left.into_iter().chain(budgets.tokens_per_turn).min();
-    Ok(means.set_aside.take(&mut others, left, prompt, (most, least)))
+    Ok(means.reservations.reserve(&mut others, left, prompt, (most, least)))
 }
 
 /// How many tokens all turns together may still spend where calls under way may cost `others`; none where there is no
 /// bound.
-fn left_for_all(
-    means: &Means,
+fn shared_tokens_left(
+    means: &Services,
     brain: &Brain,
     budgets: &Budgets,
     others: u64,
@@ -99,40 +99,42 @@ fn left_for_all(
     let mut left: Option<u64> = None;
     for (limit, window) in windows {
         let Some(limit) = limit else { continue };
-        let spent = brain.tokens_since(before(now, window))?;
+        let spent = brain.tokens_since(window_start(now, window))?;
         let of_window = limit.saturating_sub(spent).saturating_sub(others);
         left = Some(left.map_or(of_window, |left| left.min(of_window)));
     }
     Ok(left)
 }
 
-impl TurnRun {
+impl ActiveTurn {
     /// The room for an answer of at most `most` tokens to a prompt of `prompt`; none where the budgets leave less
     /// than `least`.
-    pub(super) fn room_for(&self, prompt: u64, most: u64, least: u64) -> Result<Option<Room>, Stopped> {
-        let routes = self.life.means.gateway.routes();
+    pub(super) fn reserve(&self, prompt: u64, most: u64, least: u64) -> Result<Option<Allowance>, Interrupt> {
+        let routes = self.context.services.gateway.routes();
         let budgets = routes.map(|routes| routes.budgets).unwrap_or_default();
-        let set_aside = &self.life.means.set_aside;
-        let mut others = set_aside.tokens();
-        let left = self.left(&budgets, *others)?;
-        Ok(set_aside.take(&mut others, left, prompt, (most, least)))
+        let reservations = &self.context.services.reservations;
+        let mut others = reservations.lock();
+        let left = self.tokens_left(&budgets, *others)?;
+        Ok(reservations.reserve(&mut others, left, prompt, (most, least)))
     }
 
     /// How many tokens may still be spent where calls under way may cost `others`; none where there is no bound.
-    fn left(&self, budgets: &Budgets, others: u64) -> Result<Option<u64>, Stopped> {
+    fn tokens_left(&self, budgets: &Budgets, others: u64) -> Result<Option<u64>, Interrupt> {
         let usage = self.thread.turn().usage();
         let spent = usage.input_tokens + usage.output_tokens;
         let turn = budgets.tokens_per_turn.map(|limit| limit.saturating_sub(spent));
-        let all = left_for_all(&self.life.means, &self.life.brain, budgets, others).map_err(|error| {
-            tracing::error!(%error, "What was spent could not be read.");
-            Stopped::Failed(ending::unexpected())
-        })?;
-        Ok([turn, self.left_of_focus(), all].into_iter().flatten().min())
+        let all = shared_tokens_left(&self.context.services, &self.context.brain, budgets, others).map_err(
+            |error| {
+                tracing::error!(%error, "What was spent could not be read.");
+                Interrupt::Failed(turn_end::internal_failure())
+            },
+        )?;
+        Ok([turn, self.sub_agent_tokens_left(), all].into_iter().flatten().min())
     }
 }
 
 /// The time `window` before `now`.
-fn before(now: Timestamp, window: Duration) -> Timestamp {
+fn window_start(now: Timestamp, window: Duration) -> Timestamp {
     let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX);
     Timestamp::from_unix_ms(now.unix_ms().saturating_sub(window))
 }

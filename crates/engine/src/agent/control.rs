@@ -10,8 +10,8 @@ impl Agent {
     /// is under way; whether that is so. It lapses by itself.
     pub fn quiesce(&self) -> bool {
         // A stop would cut an import off.
-        let mut turns = self.running.turns();
-        let quiesced = !self.is_importing() && turns.quiesce(self.means.clock.monotonic());
+        let mut turns = self.registry.lock();
+        let quiesced = !self.is_importing() && turns.quiesce(self.services.clock.monotonic());
         drop(turns);
         if quiesced {
             tracing::info!("The engine is quiesced: turns are refused for a while.");
@@ -21,20 +21,20 @@ impl Agent {
 
     /// Turns may begin and go on again.
     pub fn lift_quiesce(&self) {
-        self.running.turns().lift();
+        self.registry.lock().lift_quiesce();
         tracing::info!("The engine is not quiesced any more.");
     }
 
     /// What the engine is at.
     pub fn activity(&self) -> Result<Activity, AgentError> {
-        let running_turns = u64::try_from(self.running.turns().at_work()).unwrap_or(u64::MAX);
+        let running_turns = u64::try_from(self.registry.lock().active_count()).unwrap_or(u64::MAX);
         Ok(Activity {
             running_turns,
             pending_hitl: self.brain.pending_count()?,
             last_activity_at: self.last_activity_at()?,
             confinement: self
-                .means
-                .leash
+                .services
+                .sandbox
                 .as_ref()
                 .map_or_else(|| UNCONFINED.to_owned(), |leash| leash.confinement().level.clone()),
         })
@@ -42,6 +42,6 @@ impl Agent {
 
     /// When a turn last did something: by its events, or, before this start of the engine, by what it has stored.
     fn last_activity_at(&self) -> Result<Option<Timestamp>, AgentError> {
-        Ok(self.channels.active_at().max(self.brain.last_change()?))
+        Ok(self.event_logs.last_published_at().max(self.brain.last_change_at()?))
     }
 }

@@ -8,29 +8,29 @@ use serde_json::json;
 use strict_provider::{Gate, Reply, Wire};
 use tokio::runtime::Handle;
 
-use super::rig::{Gated, Rig, final_text};
+use super::harness::{AgentHarness, GatedTool, final_text};
 use super::*;
-use crate::testing::{read_all, read_until, task_id, within};
+use crate::testing::{read_all, read_until, task_id, with_deadline};
 use crate::tools::Permission;
 
 fn request(message: &str) -> Execute {
     serde_json::from_value(json!({"task_id": "t", "message": message})).unwrap()
 }
 
-fn yes() -> HitlRespond {
+fn hitl_yes() -> HitlRespond {
     serde_json::from_value(json!({"task_id": "t", "answer": "yes"})).unwrap()
 }
 
 /// How many turns are at work, and how many requests are pending.
-fn at(rig: &Rig) -> (u64, u64) {
+fn activity_counts(rig: &AgentHarness) -> (u64, u64) {
     let activity = rig.agent.activity().unwrap();
     (activity.running_turns, activity.pending_hitl)
 }
 
 /// Waits until no turn is at work.
-async fn rests(rig: &Rig) {
-    within(async {
-        while at(rig).0 > 0 {
+async fn wait_idle(rig: &AgentHarness) {
+    with_deadline(async {
+        while activity_counts(rig).0 > 0 {
             tokio::task::yield_now().await;
         }
     })
@@ -38,24 +38,24 @@ async fn rests(rig: &Rig) {
 }
 
 /// A rig whose task `t` waits for leave to run a tool that the test lets go.
-async fn paused() -> (Rig, Arc<Gated>, Reader) {
-    let gated = Gated::with(false, Permission::Ask);
-    let rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    let reader = ask(&rig).await;
+async fn awaiting_permission() -> (AgentHarness, Arc<GatedTool>, EventReader) {
+    let gated = GatedTool::with(false, Permission::Ask);
+    let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let reader = run_until_permission_request(&rig).await;
     (rig, gated, reader)
 }
 
-async fn ask(rig: &Rig) -> Reader {
-    rig.provider.enqueue_all([Reply::new().tool_use("gated", json!({})), Reply::of_text("done")]);
+async fn run_until_permission_request(rig: &AgentHarness) -> EventReader {
+    rig.provider.enqueue_all([Reply::new().tool_use("gated", json!({})), Reply::from_text("done")]);
     let request = json!({"task_id": "t", "message": "go", "client_request_id": TurnId::new().to_string()});
     let mut reader = rig.begin(request).await.unwrap();
     read_until(&mut reader, |event| event.kind == "hitl_request").await;
-    rests(rig).await;
+    wait_idle(rig).await;
     reader
 }
 
 /// Does both in the same moment.
-fn at_once<A: Send, B>(one: impl FnOnce() -> A + Send, two: impl FnOnce() -> B) -> (A, B) {
+fn concurrently<A: Send, B>(one: impl FnOnce() -> A + Send, two: impl FnOnce() -> B) -> (A, B) {
     let line = Barrier::new(2);
     tokio::task::block_in_place(|| {
         thread::scope(|scope| {
@@ -72,12 +72,12 @@ fn at_once<A: Send, B>(one: impl FnOnce() -> A + Send, two: impl FnOnce() -> B) 
 
 #[tokio::test]
 async fn an_engine_at_work_is_not_quiesced_and_an_idle_one_begins_nothing_until_that_is_lifted() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let gate = Gate::new();
-    rig.provider.enqueue(Reply::of_text("slow").hold(0, &gate));
+    rig.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
     let reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     gate.reached().await;
-    assert_eq!(at(&rig), (1, 0));
+    assert_eq!(activity_counts(&rig), (1, 0));
     assert!(!rig.agent.quiesce());
     // Nothing has changed by that.
     rig.run(json!({"task_id": "other", "message": "hi"})).await;
@@ -95,33 +95,33 @@ async fn an_engine_at_work_is_not_quiesced_and_an_idle_one_begins_nothing_until_
         let refused = rig.begin(request.clone()).await;
         assert!(matches!(refused, Err(AgentError::Quiesced)), "{request}");
     }
-    assert_eq!(at(&rig), (0, 0));
+    assert_eq!(activity_counts(&rig), (0, 0));
     rig.agent.lift_quiesce();
-    rig.say("hi").await;
+    rig.send("hi").await;
 }
 
 #[tokio::test]
 async fn a_tool_that_is_called_without_a_turn_keeps_the_engine_awake() {
-    let gated = Gated::new(true);
-    let rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let gated = GatedTool::new(true);
+    let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
     // Its caller may wait to the end, or hang up.
     for (times, hangs_up) in [(1, false), (2, true)] {
         let call = rig.agent.call_tool("gated", json!({}));
-        let meanwhile = async {
-            gated.begun(times).await;
+        let still_valid = async {
+            gated.wait_for_runs(times).await;
             assert!(!rig.agent.quiesce());
-            assert_eq!(at(&rig), (0, 0), "it is no turn");
+            assert_eq!(activity_counts(&rig), (0, 0), "it is no turn");
             if !hangs_up {
                 gated.may_end.add_permits(1);
                 std::future::pending::<()>().await;
             }
         };
-        let answer = within(async {
-            tokio::select! { answer = call => Some(answer), () = meanwhile => None }
+        let answer = with_deadline(async {
+            tokio::select! { answer = call => Some(answer), () = still_valid => None }
         });
         assert_eq!(answer.await.map(Result::unwrap), (!hangs_up).then(|| "let go".to_owned()));
         assert!(rig.agent.quiesce());
-        let refused = within(rig.agent.call_tool("gated", json!({}))).await;
+        let refused = with_deadline(rig.agent.call_tool("gated", json!({}))).await;
         assert!(matches!(refused, Err(DirectError::Agent(AgentError::Quiesced))), "{refused:?}");
         rig.agent.lift_quiesce();
     }
@@ -129,25 +129,26 @@ async fn a_tool_that_is_called_without_a_turn_keeps_the_engine_awake() {
 
 #[tokio::test]
 async fn so_many_tools_are_called_without_a_turn_at_once_and_no_more() {
-    let gated = Gated::new(true);
-    let rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    let calls =
-        futures::future::join_all((0..direct::MAX_AT_ONCE).map(|_| rig.agent.call_tool("gated", json!({}))));
+    let gated = GatedTool::new(true);
+    let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let calls = futures::future::join_all(
+        (0..direct_calls::MAX_DIRECT_CALLS).map(|_| rig.agent.call_tool("gated", json!({}))),
+    );
     let one_more = async {
-        gated.begun(direct::MAX_AT_ONCE).await;
+        gated.wait_for_runs(direct_calls::MAX_DIRECT_CALLS).await;
         let refused = rig.agent.call_tool("gated", json!({})).await;
         assert!(matches!(refused, Err(DirectError::Agent(AgentError::TooManyCalls))), "{refused:?}");
-        gated.may_end.add_permits(direct::MAX_AT_ONCE);
+        gated.may_end.add_permits(direct_calls::MAX_DIRECT_CALLS);
     };
-    let (answers, ()) = within(async { tokio::join!(calls, one_more) }).await;
+    let (answers, ()) = with_deadline(async { tokio::join!(calls, one_more) }).await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
 #[tokio::test]
 async fn who_has_seen_a_turns_end_finds_the_engine_idle() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     for _ in 0..50 {
-        rig.say("hi").await;
+        rig.send("hi").await;
         assert!(rig.agent.quiesce());
         rig.agent.lift_quiesce();
     }
@@ -155,18 +156,18 @@ async fn who_has_seen_a_turns_end_finds_the_engine_idle() {
 
 #[tokio::test]
 async fn a_turn_that_waits_for_a_person_neither_hinders_nor_goes_on_until_it_lapses() {
-    let (rig, gated, reader) = paused().await;
-    assert_eq!(at(&rig), (0, 1));
+    let (rig, gated, reader) = awaiting_permission().await;
+    assert_eq!(activity_counts(&rig), (0, 1));
     assert!(rig.agent.quiesce());
-    assert!(matches!(within(rig.agent.respond(yes())).await, Err(AgentError::Quiesced)));
-    rig.clock.pass(Duration::from_secs(30));
-    assert!(matches!(within(rig.agent.respond(yes())).await, Err(AgentError::Quiesced)));
-    assert_eq!(at(&rig), (0, 1));
+    assert!(matches!(with_deadline(rig.agent.respond(hitl_yes())).await, Err(AgentError::Quiesced)));
+    rig.clock.advance(Duration::from_secs(30));
+    assert!(matches!(with_deadline(rig.agent.respond(hitl_yes())).await, Err(AgentError::Quiesced)));
+    assert_eq!(activity_counts(&rig), (0, 1));
 
-    rig.clock.pass(Duration::from_secs(30));
-    within(rig.agent.respond(yes())).await.unwrap();
-    gated.begun(1).await;
-    assert_eq!(at(&rig), (1, 0));
+    rig.clock.advance(Duration::from_secs(30));
+    with_deadline(rig.agent.respond(hitl_yes())).await.unwrap();
+    gated.wait_for_runs(1).await;
+    assert_eq!(activity_counts(&rig), (1, 0));
     assert!(!rig.agent.quiesce());
     gated.may_end.add_permits(1);
     assert_eq!(final_text(&read_all(reader).await), "done");
@@ -175,31 +176,31 @@ async fn a_turn_that_waits_for_a_person_neither_hinders_nor_goes_on_until_it_lap
 
 #[tokio::test]
 async fn a_quiesced_engine_lets_a_waiting_turn_be_joined_steered_and_cancelled() {
-    let (rig, gated, _reader) = paused().await;
+    let (rig, gated, _reader) = awaiting_permission().await;
     let request = &rig.brain.open_turns().unwrap()[0].request.clone().unwrap().id;
     assert!(rig.agent.quiesce());
     let joined = rig.begin(json!({"task_id": "t", "message": "go", "client_request_id": request})).await;
-    within(rig.agent.steer(&task_id("t"), "by the way".into())).await.unwrap();
-    rests(&rig).await;
-    assert_eq!(at(&rig), (0, 1));
-    within(rig.agent.cancel(&task_id("t"))).await.unwrap();
+    with_deadline(rig.agent.steer(&task_id("t"), "by the way".into())).await.unwrap();
+    wait_idle(&rig).await;
+    assert_eq!(activity_counts(&rig), (0, 1));
+    with_deadline(rig.agent.cancel(&task_id("t"))).await.unwrap();
     assert_eq!(read_all(joined.unwrap()).await.last().unwrap().phase(), Some("cancelled"));
-    assert_eq!(at(&rig), (0, 0));
+    assert_eq!(activity_counts(&rig), (0, 0));
     assert_eq!(gated.runs.load(std::sync::atomic::Ordering::Acquire), 0);
     assert!(matches!(rig.begin(json!({"task_id": "t", "message": "hi"})).await, Err(AgentError::Quiesced)));
 }
 
 #[tokio::test]
 async fn turns_that_a_start_takes_up_are_at_work_at_once() {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let (first, second) = (Gate::new(), Gate::new());
-    let slow = |gate: &Gate| Reply::of_text("slow").hold(0, gate);
+    let slow = |gate: &Gate| Reply::from_text("slow").hold(0, gate);
     rig.provider.enqueue_all([slow(&first), slow(&second)]);
     drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
     first.reached().await;
     rig.restart().await;
     rig.agent.resume().unwrap();
-    assert_eq!(at(&rig), (1, 0));
+    assert_eq!(activity_counts(&rig), (1, 0));
     assert!(!rig.agent.quiesce());
     second.release();
     assert_eq!(final_text(&rig.replay(0).await), "slow");
@@ -208,26 +209,26 @@ async fn turns_that_a_start_takes_up_are_at_work_at_once() {
 
 #[tokio::test]
 async fn a_waiting_turn_that_a_start_takes_up_does_not_hinder() {
-    let (mut rig, gated, _reader) = paused().await;
+    let (mut rig, gated, _reader) = awaiting_permission().await;
     rig.restart().await;
     rig.agent.resume().unwrap();
-    rests(&rig).await;
-    assert_eq!(at(&rig), (0, 1));
+    wait_idle(&rig).await;
+    assert_eq!(activity_counts(&rig), (0, 1));
     assert!(rig.agent.quiesce());
     rig.agent.lift_quiesce();
-    within(rig.agent.respond(yes())).await.unwrap();
+    with_deadline(rig.agent.respond(hitl_yes())).await.unwrap();
     gated.may_end.add_permits(1);
     assert_eq!(final_text(&rig.replay(0).await), "done");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_whatever_moment_it_is_quiesced_no_turn_slips_in() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let runtime = Handle::current();
-    let at_work = || rig.agent.running.turns().at_work();
+    let at_work = || rig.agent.registry.lock().active_count();
     for round in 0..100 {
         let gate = Gate::new();
-        rig.provider.enqueue(Reply::of_text("slow").hold(0, &gate));
+        rig.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
         let begin = || loop {
             match runtime.block_on(rig.agent.execute(request("go"))) {
                 Ok(reader) => return reader,
@@ -245,7 +246,7 @@ async fn in_whatever_moment_it_is_quiesced_no_turn_slips_in() {
             }
             assert_eq!(at_work(), 1);
         };
-        let (reader, ()) = at_once(begin, quiesce);
+        let (reader, ()) = concurrently(begin, quiesce);
         gate.release();
         assert_eq!(final_text(&read_all(reader).await), "slow");
     }
@@ -253,46 +254,46 @@ async fn in_whatever_moment_it_is_quiesced_no_turn_slips_in() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_an_answer_and_a_quiesce_in_the_same_moment_one_is_refused() {
-    let (rig, gated, mut reader) = paused().await;
+    let (rig, gated, mut reader) = awaiting_permission().await;
     let runtime = Handle::current();
     for _ in 0..100 {
-        let respond = || runtime.block_on(rig.agent.respond(yes()));
-        let (answered, quiesced) = at_once(respond, || rig.agent.quiesce());
+        let respond = || runtime.block_on(rig.agent.respond(hitl_yes()));
+        let (answered, quiesced) = concurrently(respond, || rig.agent.quiesce());
         match answered {
             Ok(_) => assert!(!quiesced),
             Err(error) => {
                 assert!(quiesced && matches!(error, AgentError::Quiesced), "{quiesced}: {error}");
                 rig.agent.lift_quiesce();
-                within(rig.agent.respond(yes())).await.unwrap();
+                with_deadline(rig.agent.respond(hitl_yes())).await.unwrap();
             }
         }
         gated.may_end.add_permits(1);
         assert_eq!(final_text(&read_all(reader).await), "done");
-        reader = ask(&rig).await;
+        reader = run_until_permission_request(&rig).await;
     }
 }
 
 #[tokio::test]
 async fn the_last_activity_is_what_a_turn_did_last_and_outlives_the_engine() {
-    let activity = |rig: &Rig| rig.agent.activity().unwrap().last_activity_at;
-    let gated = Gated::with(false, Permission::Ask);
-    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let activity = |rig: &AgentHarness| rig.agent.activity().unwrap().last_activity_at;
+    let gated = GatedTool::with(false, Permission::Ask);
+    let mut rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
     assert_eq!(activity(&rig), None);
     let before = rig.clock.now();
-    let reader = ask(&rig).await;
+    let reader = run_until_permission_request(&rig).await;
     let asked = activity(&rig).unwrap();
     assert!((before..=rig.clock.now()).contains(&asked));
 
-    rig.clock.pass(Duration::from_secs(10));
+    rig.clock.advance(Duration::from_secs(10));
     assert_eq!(activity(&rig), Some(asked));
     let before = rig.clock.now();
-    within(rig.agent.respond(yes())).await.unwrap();
+    with_deadline(rig.agent.respond(hitl_yes())).await.unwrap();
     assert!(activity(&rig).unwrap() >= before);
     gated.may_end.add_permits(1);
     read_all(reader).await;
     let ended = activity(&rig).unwrap();
 
-    rig.clock.pass(Duration::from_secs(10));
+    rig.clock.advance(Duration::from_secs(10));
     rig.restart().await;
     rig.agent.resume().unwrap();
     let kept = activity(&rig).unwrap();

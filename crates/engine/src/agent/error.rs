@@ -3,11 +3,11 @@
 use contract::SkillName;
 
 use super::MAX_TURNS_AT_ONCE;
-use super::attachments::NotLoaded;
-use super::direct::MAX_AT_ONCE;
-use super::loading::LoadError;
-use crate::brain::WriteError;
+use super::attachments::AttachmentError;
+use super::direct_calls::MAX_DIRECT_CALLS;
+use super::thread_loader::LoadError;
 use crate::memory_budget::NoMemory;
+use crate::store::WriteError;
 
 /// See the module.
 #[derive(Debug, thiserror::Error)]
@@ -46,20 +46,20 @@ pub enum AgentError {
     #[error("{MAX_TURNS_AT_ONCE} turns are running, and more cannot")]
     TooManyTurns,
     /// Too many tools run beside turns.
-    #[error("{MAX_AT_ONCE} tools are running beside turns, and more cannot")]
+    #[error("{MAX_DIRECT_CALLS} tools are running beside turns, and more cannot")]
     TooManyCalls,
     /// Too many exports or imports are under way.
     #[error("as many exports or imports as can be at once are under way; ask again when they are done")]
     TooManyTransfers,
     /// What is remembered cannot be replaced.
     #[error("turns are under way, or wait for a person: cancel them, or import with `mode=merge`")]
-    TurnsUnderWay,
+    TurnsInProgress,
     /// A document could not be kept beside the brain.
     #[error("the document could not be kept beside the brain")]
     Staging(#[source] rusqlite::Error),
     /// The brain's disk does not keep up.
     #[error("too much waits to be stored: the disk is slower than the turns that are running")]
-    TooMuchWaiting,
+    StoreBacklogFull,
     /// The workspace could not be read.
     #[error("the workspace could not be read")]
     Workspace(#[from] std::io::Error),
@@ -67,7 +67,7 @@ pub enum AgentError {
     #[error(
         "the turn cannot be read from the brain just now; it is tried again every few seconds: ask again"
     )]
-    NotReadable,
+    TemporarilyUnreadable,
     /// Too much is held in memory.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
@@ -88,12 +88,12 @@ pub enum AgentError {
     Write(#[from] WriteError),
 }
 
-impl From<NotLoaded> for AgentError {
-    fn from(error: NotLoaded) -> Self {
+impl From<AttachmentError> for AgentError {
+    fn from(error: AttachmentError) -> Self {
         match error {
-            NotLoaded::NoMemory(error) => Self::NoMemory(error),
-            NotLoaded::Read(error) => Self::Read(error),
-            NotLoaded::Stopping => Self::Stopping,
+            AttachmentError::NoMemory(error) => Self::NoMemory(error),
+            AttachmentError::Read(error) => Self::Read(error),
+            AttachmentError::Stopping => Self::Stopping,
         }
     }
 }
@@ -102,7 +102,7 @@ impl From<LoadError> for AgentError {
     fn from(error: LoadError) -> Self {
         match error {
             LoadError::Read(error) => Self::Read(error),
-            LoadError::NotOpened(error) => Self::Unreadable(error.to_string()),
+            LoadError::MissingOpening(error) => Self::Unreadable(error.to_string()),
         }
     }
 }

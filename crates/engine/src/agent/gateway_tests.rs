@@ -5,22 +5,22 @@ use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 use strict_provider::{CapturedRequest, Fault, Refusal, Reply, Wire};
 
-use super::rig::{Rig, WIRES, failure, final_text, gateway_of};
-use crate::testing::{Seen, shown_text};
+use super::harness::{AgentHarness, WIRES, failure, final_text, gateway_config};
+use crate::testing::{SseEvent, rendered_text};
 
 fn refused(refusal: Refusal) -> Reply {
-    Reply::of_fault(Fault::refuse(refusal))
+    Reply::from_fault(Fault::refuse(refusal))
 }
 
-fn usages(events: &[Seen]) -> Vec<Usage> {
-    let usage = |event: &Seen| match event.event() {
+fn usages(events: &[SseEvent]) -> Vec<Usage> {
+    let usage = |event: &SseEvent| match event.event() {
         Event::Usage(usage) => Some(usage),
         _ => None,
     };
     events.iter().filter_map(usage).collect()
 }
 
-fn stop_reason(events: &[Seen]) -> StopReason {
+fn stop_reason(events: &[SseEvent]) -> StopReason {
     match events.last().unwrap().event() {
         Event::ThreadLifecycle(contract::event::Lifecycle::Completed { stop_reason, .. }) => stop_reason,
         other => panic!("{other:?}"),
@@ -28,16 +28,16 @@ fn stop_reason(events: &[Seen]) -> StopReason {
 }
 
 /// Which models were asked, in their order.
-fn asked(rig: &Rig) -> Vec<String> {
+fn models_called(rig: &AgentHarness) -> Vec<String> {
     rig.provider.requests().iter().map(|request: &CapturedRequest| request.model.clone()).collect()
 }
 
 /// A rig whose first model speaks `wire`, and the second one another protocol.
-async fn with_stand_in(wire: Wire) -> Rig {
-    let mut rig = Rig::new(wire).await;
+async fn harness_with_fallback(wire: Wire) -> AgentHarness {
+    let mut rig = AgentHarness::new(wire).await;
     let other = if wire == Wire::OpenAiChat { Wire::AnthropicMessages } else { Wire::OpenAiChat };
-    let gateway = gateway_of(&rig.provider, &[(wire, "first"), (other, "second")]);
-    rig.configure(&gateway).await;
+    let gateway = gateway_config(&rig.provider, &[(wire, "first"), (other, "second")]);
+    rig.configure_gateway(&gateway).await;
     rig
 }
 
@@ -51,17 +51,17 @@ async fn another_model_stands_in_for_the_rest_of_the_turn() {
             (Refusal::RateLimited { retry_after_s: Some(31) }, 1),
             (Refusal::Overloaded, 5),
         ] {
-            let rig = with_stand_in(wire).await;
+            let rig = harness_with_fallback(wire).await;
             rig.provider.enqueue(Reply::new().thinking("Hm.").tool_use("list_files", json!({"path": "."})));
             rig.provider.enqueue_all(vec![refused(refusal.clone()); attempts]);
             rig.provider.enqueue_all([
                 Reply::new().tool_use("list_files", json!({"path": "."})),
-                Reply::of_text("I stood in."),
+                Reply::from_text("I stood in."),
             ]);
             let events = rig.run(json!({"task_id": "t", "message": "go", "super_thinking": true})).await;
             assert_eq!(final_text(&events), "I stood in.", "{wire:?} {refusal:?}");
             assert_eq!(usages(&events).last().unwrap().model, "second", "{wire:?} {refusal:?}");
-            let asked: Vec<bool> = asked(&rig).iter().map(|model| model == "second").collect();
+            let asked: Vec<bool> = models_called(&rig).iter().map(|model| model == "second").collect();
             let expected = [vec![false; 1 + attempts], vec![true; 2]].concat();
             assert_eq!(asked, expected, "{wire:?} {refusal:?}");
             rig.provider.assert_no_refusals();
@@ -71,34 +71,34 @@ async fn another_model_stands_in_for_the_rest_of_the_turn() {
 
 #[tokio::test]
 async fn text_of_a_model_that_broke_off_is_void_where_another_goes_on() {
-    let rig = with_stand_in(Wire::AnthropicMessages).await;
-    rig.provider.enqueue_all(vec![Reply::of_text("half an ans").fault(Fault::cut_after(2)); 5]);
-    rig.provider.enqueue(Reply::of_text("a whole answer"));
-    let events = rig.say("go").await;
+    let rig = harness_with_fallback(Wire::AnthropicMessages).await;
+    rig.provider.enqueue_all(vec![Reply::from_text("half an ans").fault(Fault::cut_after(2)); 5]);
+    rig.provider.enqueue(Reply::from_text("a whole answer"));
+    let events = rig.send("go").await;
     assert_eq!(final_text(&events), "a whole answer");
-    assert_eq!(shown_text(&events, true), "a whole answer");
+    assert_eq!(rendered_text(&events, true), "a whole answer");
     // The first model is left alone for a while: the next turn does not wait for it again.
-    rig.provider.enqueue(Reply::of_text("still here"));
-    assert_eq!(final_text(&rig.say("and now?").await), "still here");
-    assert_eq!(asked(&rig).iter().filter(|model| *model == "first").count(), 5);
+    rig.provider.enqueue(Reply::from_text("still here"));
+    assert_eq!(final_text(&rig.send("and now?").await), "still here");
+    assert_eq!(models_called(&rig).iter().filter(|model| *model == "first").count(), 5);
 }
 
 #[tokio::test]
 async fn where_none_answers_each_says_why() {
-    let rig = with_stand_in(Wire::AnthropicMessages).await;
+    let rig = harness_with_fallback(Wire::AnthropicMessages).await;
     rig.provider.enqueue_all([refused(Refusal::Unauthorized), refused(Refusal::QuotaExhausted)]);
-    let failure = failure(&rig.say("go").await);
+    let failure = failure(&rig.send("go").await);
     assert_eq!(failure.code, FailureCode::ProviderUnavailable);
     assert!(failure.message.contains("first:") && failure.message.contains("second:"), "{}", failure.message);
     // Another 400 is no other model's business.
-    let rig = with_stand_in(Wire::AnthropicMessages).await;
+    let rig = harness_with_fallback(Wire::AnthropicMessages).await;
     rig.provider.enqueue(refused(Refusal::Other {
         status: 400,
         error_type: "invalid_request_error".into(),
         message: "temperature: no".into(),
         headers: std::collections::BTreeMap::new(),
     }));
-    assert_eq!(self::failure(&rig.say("go").await).code, FailureCode::ProviderRefused);
+    assert_eq!(self::failure(&rig.send("go").await).code, FailureCode::ProviderRefused);
     assert_eq!(rig.provider.requests().len(), 1);
 }
 
@@ -106,33 +106,33 @@ async fn where_none_answers_each_says_why() {
 async fn a_history_that_is_refused_goes_without_its_reasoning() {
     // Ollama looks at nothing in a history.
     for wire in WIRES.into_iter().filter(|wire| *wire != Wire::Ollama) {
-        let rig = Rig::new(wire).await;
+        let rig = AgentHarness::new(wire).await;
         rig.provider.enqueue_all([
             Reply::new().thinking("Secret.").tool_use("list_files", json!({"path": "."})),
             refused(Refusal::BrokenHistory),
-            Reply::of_text("Better."),
+            Reply::from_text("Better."),
         ]);
         let events = rig.run(json!({"task_id": "t", "message": "go", "super_thinking": true})).await;
         assert_eq!(final_text(&events), "Better.");
         let sent = String::from_utf8(rig.last_request().raw.to_vec()).unwrap();
         assert!(!sent.contains("Secret."), "{wire:?}");
         // And from then on.
-        rig.provider.enqueue(Reply::of_text("Well."));
-        rig.say("thanks").await;
+        rig.provider.enqueue(Reply::from_text("Well."));
+        rig.send("thanks").await;
         assert!(!String::from_utf8(rig.last_request().raw.to_vec()).unwrap().contains("Secret."));
         rig.provider.assert_no_refusals();
 
         // It is tried once.
         rig.provider.set_default_reply(refused(Refusal::BrokenHistory));
         rig.provider.clear_requests();
-        assert_eq!(failure(&rig.say("again").await).code, FailureCode::ProviderRefused);
+        assert_eq!(failure(&rig.send("again").await).code, FailureCode::ProviderRefused);
         assert_eq!(rig.provider.requests().len(), 2);
     }
 }
 
 /// A configuration with one model and these budgets.
-fn budgets(rig: &Rig, budgets: &Value) -> Value {
-    let mut gateway = gateway_of(&rig.provider, &[(Wire::AnthropicMessages, "first")]);
+fn budgets(rig: &AgentHarness, budgets: &Value) -> Value {
+    let mut gateway = gateway_config(&rig.provider, &[(Wire::AnthropicMessages, "first")]);
     gateway["budgets"] = budgets.clone();
     gateway
 }
@@ -146,22 +146,22 @@ async fn a_budget_ends_a_turn_well_before_the_call_that_would_break_it() {
     for (budget, next_turn_works) in
         [("tokens_per_turn", true), ("tokens_per_hour", false), ("tokens_per_day", false)]
     {
-        let mut rig = Rig::new(Wire::AnthropicMessages).await;
+        let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
         let gateway = budgets(&rig, &json!({budget: 10_000}));
-        rig.configure(&gateway).await;
+        rig.configure_gateway(&gateway).await;
         let look = || Reply::new().text("I look.").tool_use("list_files", json!({"path": "."}));
         rig.provider.enqueue_all([look().usage(tokens(3_000, 500)), look().usage(tokens(4_000, 2_300))]);
-        rig.provider.set_default_reply(Reply::of_text("More.").usage(tokens(10, 1)));
-        let events = rig.say("go").await;
+        rig.provider.set_default_reply(Reply::from_text("More.").usage(tokens(10, 1)));
+        let events = rig.send("go").await;
         assert_eq!(stop_reason(&events), StopReason::Budget, "{budget}");
         // 9,800 are spent, and another prompt would be above the limit.
         assert_eq!(rig.provider.requests().len(), 2, "{budget}");
         let [first, second] = rig.provider.requests().try_into().unwrap();
         let bound = |request: &CapturedRequest| request.body["max_tokens"].as_u64().unwrap();
         assert!(bound(&first) < 10_000 && bound(&second) < 10_000 - 3_500, "{budget}");
-        assert_eq!(shown_text(&events, true), "I look.I look.");
+        assert_eq!(rendered_text(&events, true), "I look.I look.");
 
-        let events = rig.say("again").await;
+        let events = rig.send("again").await;
         let reason = if next_turn_works { StopReason::EndTurn } else { StopReason::Budget };
         assert_eq!(stop_reason(&events), reason, "{budget}");
         rig.provider.assert_no_refusals();
@@ -170,13 +170,13 @@ async fn a_budget_ends_a_turn_well_before_the_call_that_would_break_it() {
 
 #[tokio::test]
 async fn turns_at_once_do_not_break_a_budget_that_none_breaks_alone() {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let gateway = budgets(&rig, &json!({"tokens_per_hour": 50_000}));
-    rig.configure(&gateway).await;
+    rig.configure_gateway(&gateway).await;
     let gate = strict_provider::Gate::new();
     // Each may have 32,000 tokens of answer, so the second one has less, and the third one nothing.
     for _ in 0..3 {
-        rig.provider.enqueue(Reply::of_text("Slowly.").hold(1, &gate).usage(tokens(700, 100)));
+        rig.provider.enqueue(Reply::from_text("Slowly.").hold(1, &gate).usage(tokens(700, 100)));
     }
     let mut readers = Vec::new();
     for task in ["a", "b", "c"] {
@@ -195,44 +195,44 @@ async fn turns_at_once_do_not_break_a_budget_that_none_breaks_alone() {
         assert_eq!(stop_reason(&crate::testing::read_all(reader).await), StopReason::EndTurn);
     }
     // What was set aside and not spent is there again.
-    rig.provider.set_default_reply(Reply::of_text("Again."));
-    rig.provider.enqueue(Reply::of_text("Again."));
+    rig.provider.set_default_reply(Reply::from_text("Again."));
+    rig.provider.enqueue(Reply::from_text("Again."));
     let events = rig.run(json!({"task_id": "d", "message": "go"})).await;
     assert_eq!(stop_reason(&events), StopReason::EndTurn);
 }
 
 #[tokio::test]
 async fn text_of_a_step_that_a_budget_ends_is_void() {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let gateway = budgets(&rig, &json!({"tokens_per_turn": 10_000}));
-    rig.configure(&gateway).await;
+    rig.configure_gateway(&gateway).await;
     // What broke off is billed, and leaves nothing for another attempt.
-    let broken = Reply::of_text("half an ans").usage(tokens(9_900, 10)).fault(Fault::cut_after(2));
+    let broken = Reply::from_text("half an ans").usage(tokens(9_900, 10)).fault(Fault::cut_after(2));
     rig.provider.enqueue(broken);
-    let events = rig.say("go").await;
+    let events = rig.send("go").await;
     assert_eq!((stop_reason(&events), final_text(&events).as_str()), (StopReason::Budget, ""));
-    assert_eq!(shown_text(&events, true), "");
+    assert_eq!(rendered_text(&events, true), "");
     assert_eq!(rig.provider.requests().len(), 1);
 }
 
 #[tokio::test]
 async fn an_answer_that_a_budget_cuts_ends_the_turn_for_that_reason() {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let gateway = budgets(&rig, &json!({"tokens_per_turn": 4_000}));
-    rig.configure(&gateway).await;
-    rig.provider.enqueue(Reply::of_text("As much as").stop(strict_provider::Stop::MaxTokens));
-    let events = rig.say("go").await;
+    rig.configure_gateway(&gateway).await;
+    rig.provider.enqueue(Reply::from_text("As much as").stop(strict_provider::Stop::MaxTokens));
+    let events = rig.send("go").await;
     assert_eq!((stop_reason(&events), final_text(&events).as_str()), (StopReason::Budget, "As much as"));
 }
 
 #[tokio::test]
 async fn what_a_turn_costs_is_told_where_all_prices_are_known() {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let mut gateway =
-        gateway_of(&rig.provider, &[(Wire::AnthropicMessages, "first"), (Wire::OpenAiChat, "second")]);
+        gateway_config(&rig.provider, &[(Wire::AnthropicMessages, "first"), (Wire::OpenAiChat, "second")]);
     let prices = json!({"input": 3.0, "output": 15.0, "cache_read": 0.3, "cache_write": 3.75});
     gateway["models"]["AnthropicMessages first"]["prices"] = prices;
-    rig.configure(&gateway).await;
+    rig.configure_gateway(&gateway).await;
     let used = strict_provider::Usage {
         withheld: false,
         input: Some(1_000),
@@ -243,9 +243,9 @@ async fn what_a_turn_costs_is_told_where_all_prices_are_known() {
     };
     rig.provider.enqueue_all([
         Reply::new().tool_use("list_files", json!({"path": "."})).usage(used),
-        Reply::of_text("Done.").usage(used),
+        Reply::from_text("Done.").usage(used),
     ]);
-    let costs: Vec<f64> = usages(&rig.say("go").await).iter().map(|usage| usage.cost_usd.unwrap()).collect();
+    let costs: Vec<f64> = usages(&rig.send("go").await).iter().map(|usage| usage.cost_usd.unwrap()).collect();
     let once = (1_000.0 * 3.0 + 100.0 * 15.0 + 2_000.0 * 0.3 + 500.0 * 3.75) / 1e6;
     assert!((costs[0] - once).abs() < 1e-12 && (costs[1] - 2.0 * once).abs() < 1e-12, "{costs:?}");
 
@@ -253,37 +253,37 @@ async fn what_a_turn_costs_is_told_where_all_prices_are_known() {
     rig.provider.enqueue_all([
         Reply::new().tool_use("list_files", json!({"path": "."})).usage(used),
         refused(Refusal::Unauthorized),
-        Reply::of_text("Done."),
+        Reply::from_text("Done."),
     ]);
     let known: Vec<bool> =
-        usages(&rig.say("go").await).iter().map(|usage| usage.cost_usd.is_some()).collect();
+        usages(&rig.send("go").await).iter().map(|usage| usage.cost_usd.is_some()).collect();
     assert_eq!(known, [true, false]);
 }
 
 /// A task with a conversation that fits into the first model's window and not into the second one's.
-async fn long_for_the_stand_in() -> Rig {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+async fn conversation_too_long_for_fallback() -> AgentHarness {
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let mut gateway =
-        gateway_of(&rig.provider, &[(Wire::AnthropicMessages, "first"), (Wire::OpenAiChat, "second")]);
+        gateway_config(&rig.provider, &[(Wire::AnthropicMessages, "first"), (Wire::OpenAiChat, "second")]);
     gateway["models"]["OpenAiChat second"]["context_window"] = 16_000.into();
-    rig.configure(&gateway).await;
+    rig.configure_gateway(&gateway).await;
     for number in 0..3 {
-        rig.provider.enqueue(Reply::of_text(format!("Noted {number}. {}", "A detail. ".repeat(1_000))));
-        rig.say(&format!("Note {number}: {}", "this and that ".repeat(1_000))).await;
+        rig.provider.enqueue(Reply::from_text(format!("Noted {number}. {}", "A detail. ".repeat(1_000))));
+        rig.send(&format!("Note {number}: {}", "this and that ".repeat(1_000))).await;
     }
     rig.provider.clear_requests();
     rig
 }
 
-fn is_shortened(events: &[Seen]) -> bool {
+fn is_compacted(events: &[SseEvent]) -> bool {
     events.iter().any(|event| event.kind == "compaction_event")
 }
 
 #[tokio::test]
 async fn a_short_trouble_of_the_usual_model_costs_a_conversation_nothing() {
-    let rig = long_for_the_stand_in().await;
+    let rig = conversation_too_long_for_fallback().await;
     rig.provider.enqueue_all(vec![refused(Refusal::Overloaded); 5]);
-    let events = rig.say("go").await;
+    let events = rig.send("go").await;
     let failure = failure(&events);
     assert_eq!((failure.code, failure.retryable), (FailureCode::ProviderUnavailable, true));
     assert!(
@@ -291,25 +291,25 @@ async fn a_short_trouble_of_the_usual_model_costs_a_conversation_nothing() {
         "{}",
         failure.message
     );
-    assert!(!is_shortened(&events));
+    assert!(!is_compacted(&events));
     // It rests, but there is none that it could make way for.
-    rig.provider.enqueue(Reply::of_text("Here I am."));
-    let events = rig.say("again").await;
-    assert_eq!((final_text(&events).as_str(), is_shortened(&events)), ("Here I am.", false));
-    assert_eq!(asked(&rig), ["first"; 6]);
+    rig.provider.enqueue(Reply::from_text("Here I am."));
+    let events = rig.send("again").await;
+    assert_eq!((final_text(&events).as_str(), is_compacted(&events)), ("Here I am.", false));
+    assert_eq!(models_called(&rig), ["first"; 6]);
     let sent = String::from_utf8_lossy(&rig.last_request().raw).into_owned();
     assert!(sent.contains("Note 0") && sent.contains("Noted 0"));
 }
 
 #[tokio::test]
 async fn a_conversation_is_shortened_for_a_stand_in_where_the_usual_model_cannot_answer() {
-    let rig = long_for_the_stand_in().await;
+    let rig = conversation_too_long_for_fallback().await;
     rig.provider.enqueue_all([
         refused(Refusal::Unauthorized),
-        Reply::of_text("They noted things."),
-        Reply::of_text("I stood in."),
+        Reply::from_text("They noted things."),
+        Reply::from_text("I stood in."),
     ]);
-    let events = rig.say("go").await;
-    assert_eq!((final_text(&events).as_str(), is_shortened(&events)), ("I stood in.", true));
-    assert_eq!(asked(&rig), ["first", "second", "second"]);
+    let events = rig.send("go").await;
+    assert_eq!((final_text(&events).as_str(), is_compacted(&events)), ("I stood in.", true));
+    assert_eq!(models_called(&rig), ["first", "second", "second"]);
 }

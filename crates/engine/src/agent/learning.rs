@@ -1,12 +1,12 @@
 //! Learning: batches read what people said of turns and draw lessons from their corrections.
 //!
-//! A batch is a state machine in the brain ([`Progress`]). Each stage is one call of a model at most, and what it comes
+//! A batch is a state machine in the brain ([`BatchProgress`]). Each stage is one call of a model at most, and what it comes
 //! to is one commit, so that a batch which was cut off anywhere goes on where it was. Turns come first: no stage begins
 //! while one is at work.
 
-mod ask;
+mod evaluation;
+mod model_call;
 mod prompts;
-mod trial;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::memory::page;
-use super::running::Running;
-use super::{Agent, AgentError, Means};
-use crate::brain::{Brain, Effect, Opinion, Progress, SearchIndex, Spent, Stage};
-use trial::Turned;
+use super::turn_registry::TurnRegistry;
+use super::{Agent, AgentError, Services};
+use crate::store::{BatchEffect, BatchProgress, BatchStage, Brain, CallUsage, FeedbackContent, SearchIndex};
+use evaluation::StageOutcome;
 
 /// The most corrections that one batch looks at. The others wait for the next one.
 const MAX_CORRECTIONS: u32 = 20;
@@ -33,18 +33,18 @@ const MAX_FAILURES: u32 = 5;
 /// How many starts of the engine may take a batch up at one stage before the correction is left as it is.
 const MAX_STARTS: u32 = 5;
 /// How long a batch waits for a model that gave no answer, the first time. Each time it is four times as long.
-const FIRST_WAIT: Duration = Duration::from_mins(1);
+const FIRST_RETRY_DELAY: Duration = Duration::from_mins(1);
 /// How often to look at least whether a batch is due.
-const LONGEST: Duration = Duration::from_hours(1);
+const MAX_TICK_INTERVAL: Duration = Duration::from_hours(1);
 /// How long to leave an engine alone that is quiesced, or whose turns are at work.
-const MINUTE: Duration = Duration::from_mins(1);
+const BUSY_RETRY_DELAY: Duration = Duration::from_mins(1);
 
 /// See the module. Clones share it.
 #[derive(Clone)]
 pub(super) struct Learner {
     brain: Brain,
-    means: Arc<Means>,
-    running: Running,
+    services: Arc<Services>,
+    registry: TurnRegistry,
     stopping: CancellationToken,
     /// Told when a batch is asked for.
     wake: Arc<Notify>,
@@ -52,9 +52,9 @@ pub(super) struct Learner {
 
 /// How a batch goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum BatchStatus {
     /// With the next stage.
-    On,
+    Continue,
     /// After a while.
     Wait(Duration),
     /// There is none.
@@ -62,21 +62,22 @@ pub(super) enum Pace {
 }
 
 /// A batch counts as being at work. Dropped, it does not.
-struct AtWork<'a>(&'a Running);
+struct LearningGuard<'a>(&'a TurnRegistry);
 
-impl Drop for AtWork<'_> {
+impl Drop for LearningGuard<'_> {
     fn drop(&mut self) {
-        self.0.turns().learn_no_more();
+        self.0.lock().end_learning();
     }
 }
 
 impl Agent {
     /// Takes down what a person says of the newest turn of a task. A correction is in force at once.
     pub async fn give_feedback(&self, feedback: Feedback) -> Result<FeedbackRecorded, AgentError> {
-        let opinion = opinion(&feedback)?;
+        let parse_feedback = parse_feedback(&feedback)?;
         let task = self.brain.task(&feedback.task_id)?.ok_or(AgentError::UnknownTask)?.row;
-        let (feedback_id, at) = (FeedbackId::new(), self.means.clock.now());
-        let insert = self.brain.write(move |rows| rows.insert_feedback(feedback_id, task, &opinion, at));
+        let (feedback_id, at) = (FeedbackId::new(), self.services.clock.now());
+        let insert =
+            self.brain.write(move |rows| rows.insert_feedback(feedback_id, task, &parse_feedback, at));
         if !insert.await? {
             return Err(AgentError::UnknownTask);
         }
@@ -87,8 +88,8 @@ impl Agent {
     pub async fn start_batch(&self) -> Result<BatchStarted, AgentError> {
         let learner = self.learner.clone();
         // To its end, also if the caller goes away in the middle.
-        let begun = self.turns.spawn(async move { learner.begin().await });
-        let (batch_id, Progress { trajectory_count, .. }) =
+        let begun = self.tracker.spawn(async move { learner.begin_batch().await });
+        let (batch_id, BatchProgress { trajectory_count, .. }) =
             begun.await.unwrap_or(Err(AgentError::Stopping))?;
         Ok(BatchStarted { status: StartedStatus::Started, batch_id, trajectory_count })
     }
@@ -102,7 +103,7 @@ impl Agent {
     /// Undoes a lesson. Any text is taken for its id.
     pub async fn undo_lesson(&self, id: &str) -> Result<(), AgentError> {
         let undone = match id.parse::<MemoryId>() {
-            Ok(id) => self.erasing(SearchIndex::Knowledge, move |rows| rows.undo_lesson(id)).await?,
+            Ok(id) => self.delete_and_erase(SearchIndex::Knowledge, move |rows| rows.undo_lesson(id)).await?,
             Err(_) => false,
         };
         let unknown = || "there is no such lesson in force; GET /memory/lessons lists them".to_owned();
@@ -111,170 +112,192 @@ impl Agent {
 }
 
 /// What a person said, checked.
-fn opinion(feedback: &Feedback) -> Result<Opinion, AgentError> {
+fn parse_feedback(feedback: &Feedback) -> Result<FeedbackContent, AgentError> {
     let Feedback { feedback_type, correction_text, rating, comment, .. } = feedback;
     let invalid = |what: String| Err(AgentError::Invalid(what));
     match feedback_type {
         FeedbackType::Correction => match correction_text {
             Some(text) if !text.trim().is_empty() && text.len() <= MAX_FEEDBACK => {
-                Ok(Opinion::Correction { text: text.clone(), record: MemoryId::new() })
+                Ok(FeedbackContent::Correction { text: text.clone(), record: MemoryId::new() })
             }
             _ => invalid(format!(
                 "`correction_text`: must be 1 to {MAX_FEEDBACK} bytes of text, not all of it blank: the right answer"
             )),
         },
-        FeedbackType::Rating => Ok(Opinion::Rating { rating: rating.map(contract::wire::Bounded::get) }),
+        FeedbackType::Rating => {
+            Ok(FeedbackContent::Rating { rating: rating.map(contract::serde_helpers::BoundedInt::get) })
+        }
         FeedbackType::ErrorReport if comment.as_ref().is_some_and(|text| text.len() > MAX_FEEDBACK) => {
             invalid(format!("`comment`: must be at most {MAX_FEEDBACK} bytes long"))
         }
-        FeedbackType::ErrorReport => Ok(Opinion::ErrorReport { comment: comment.clone() }),
+        FeedbackType::ErrorReport => Ok(FeedbackContent::ErrorReport { comment: comment.clone() }),
     }
 }
 
 impl Learner {
     pub(super) fn new(
         brain: Brain,
-        means: Arc<Means>,
-        running: Running,
+        means: Arc<Services>,
+        running: TurnRegistry,
         stopping: CancellationToken,
     ) -> Self {
-        Self { brain, means, running, stopping, wake: Arc::default() }
+        Self { brain, services: means, registry: running, stopping, wake: Arc::default() }
     }
 
     /// Counts a batch that an earlier run of the engine left under way as being at work.
-    pub(super) fn expect_batch(&self) -> Result<(), rusqlite::Error> {
-        if self.brain.batch_under_way()?.is_some() {
+    pub(super) fn mark_unfinished_batch(&self) -> Result<(), rusqlite::Error> {
+        if self.brain.active_batch()?.is_some() {
             // An engine that has just been started is not quiesced.
-            self.running.turns().learn(self.means.clock.monotonic()).ok();
+            self.registry.lock().begin_learning(self.services.clock.monotonic()).ok();
         }
         Ok(())
     }
 
     /// Learns until the engine stops.
-    pub(super) async fn live(self) {
-        if let Err(error) = self.take_up().await {
+    pub(super) async fn run(self) {
+        if let Err(error) = self.resume_batch().await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "A learning batch could not be taken up."
             );
         }
         while !self.stopping.is_cancelled() {
-            let pause = match self.round().await {
+            let pause = match self.tick().await {
                 Ok(pause) => pause,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(error, "Nothing could be learned; this is tried again.");
-                    MINUTE
+                    BUSY_RETRY_DELAY
                 }
             };
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return,
                 () = self.wake.notified() => {}
-                () = self.means.clock.sleep(pause) => {}
+                () = self.services.clock.sleep(pause) => {}
             }
         }
     }
 
     /// Goes on with a batch that was cut off. A correction at which the engine dies again and again is left as it is.
-    async fn take_up(&self) -> Result<(), AgentError> {
-        let Some((id, mut progress)) = self.brain.batch_under_way()? else { return Ok(()) };
+    async fn resume_batch(&self) -> Result<(), AgentError> {
+        let Some((id, mut progress)) = self.brain.active_batch()? else { return Ok(()) };
         progress.starts += 1;
-        let mut effect = Effect::None;
+        let mut effect = BatchEffect::None;
         if progress.starts > MAX_STARTS {
-            effect = progress.stage.feedback_id().map_or(Effect::End, Effect::Done);
-            progress = Progress { stage: Stage::Choosing, starts: 0, ..progress };
+            effect = progress.stage.feedback_id().map_or(BatchEffect::End, BatchEffect::NoLesson);
+            progress = BatchProgress { stage: BatchStage::Choosing, starts: 0, ..progress };
         }
         self.commit(id, progress, effect, Vec::new()).await
     }
 
     /// Does what is due; when to look again.
-    async fn round(&self) -> Result<Duration, AgentError> {
-        if self.brain.batch_under_way()?.is_none() {
+    async fn tick(&self) -> Result<Duration, AgentError> {
+        if self.brain.active_batch()?.is_none() {
             match self.due_in().await? {
-                Some(due_in) if !due_in.is_zero() => return Ok(due_in.min(LONGEST)),
+                Some(due_in) if !due_in.is_zero() => return Ok(due_in.min(MAX_TICK_INTERVAL)),
                 Some(_) => {
-                    self.calm().await;
-                    match self.begin().await {
+                    self.wait_idle().await;
+                    match self.begin_batch().await {
                         Ok(_) => {}
-                        Err(AgentError::Quiesced | AgentError::Stopping) => return Ok(MINUTE),
+                        Err(AgentError::Quiesced | AgentError::Stopping) => return Ok(BUSY_RETRY_DELAY),
                         Err(error) => return Err(error),
                     }
                 }
-                None => return Ok(self.means.batch_interval.unwrap_or(LONGEST).min(LONGEST)),
+                None => {
+                    return Ok(self
+                        .services
+                        .batch_interval
+                        .unwrap_or(MAX_TICK_INTERVAL)
+                        .min(MAX_TICK_INTERVAL));
+                }
             }
         }
-        if self.running.turns().learn(self.means.clock.monotonic()).is_err() {
-            return Ok(MINUTE);
+        if self.registry.lock().begin_learning(self.services.clock.monotonic()).is_err() {
+            return Ok(BUSY_RETRY_DELAY);
         }
-        let _at_work = AtWork(&self.running);
+        let _at_work = LearningGuard(&self.registry);
         loop {
-            self.calm().await;
+            self.wait_idle().await;
             if self.stopping.is_cancelled() {
-                return Ok(MINUTE);
+                return Ok(BUSY_RETRY_DELAY);
             }
             match self.step().await? {
-                Pace::On => {}
-                Pace::Wait(pause) => return Ok(pause),
-                Pace::Idle => return Ok(self.means.batch_interval.unwrap_or(LONGEST).min(LONGEST)),
+                BatchStatus::Continue => {}
+                BatchStatus::Wait(pause) => return Ok(pause),
+                BatchStatus::Idle => {
+                    return Ok(self
+                        .services
+                        .batch_interval
+                        .unwrap_or(MAX_TICK_INTERVAL)
+                        .min(MAX_TICK_INTERVAL));
+                }
             }
         }
     }
 
     /// Waits until no turn is at work, or the engine stops.
-    async fn calm(&self) {
+    async fn wait_idle(&self) {
         loop {
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return,
-                () = self.running.calm() => return,
-                () = self.means.clock.sleep(MINUTE) => {}
+                () = self.registry.wait_idle() => return,
+                () = self.services.clock.sleep(BUSY_RETRY_DELAY) => {}
             }
         }
     }
 
     /// How long it is until a batch is due; none where there is nothing to read, or batches are only asked for.
     async fn due_in(&self) -> Result<Option<Duration>, AgentError> {
-        let Some(interval) = self.means.batch_interval else { return Ok(None) };
-        let Some(since) = self.read(Brain::unread_since).await? else { return Ok(None) };
-        let passed = self.means.clock.now().unix_ms().saturating_sub(since.unix_ms());
+        let Some(interval) = self.services.batch_interval else { return Ok(None) };
+        let Some(since) = self.read(Brain::unprocessed_since).await? else { return Ok(None) };
+        let passed = self.services.clock.now().unix_ms().saturating_sub(since.unix_ms());
         Ok(Some(interval.saturating_sub(Duration::from_millis(u64::try_from(passed).unwrap_or(0)))))
     }
 
     /// Begins a batch, unless one is under way; the one that is.
-    async fn begin(&self) -> Result<(BatchId, Progress), AgentError> {
+    async fn begin_batch(&self) -> Result<(BatchId, BatchProgress), AgentError> {
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
         }
-        self.running.turns().learn(self.means.clock.monotonic())?;
-        let (id, now) = (BatchId::new(), self.means.clock.now());
+        self.registry.lock().begin_learning(self.services.clock.monotonic())?;
+        let (id, now) = (BatchId::new(), self.services.clock.now());
         let begun = self.brain.write(move |rows| rows.begin_batch(id, now)).await;
         if begun.is_err() {
-            self.running.turns().learn_no_more();
+            self.registry.lock().end_learning();
         }
         self.wake.notify_one();
         Ok(begun?)
     }
 
     /// Brings the batch that is under way one stage further.
-    pub(super) async fn step(&self) -> Result<Pace, AgentError> {
-        let Some((id, progress)) = self.brain.batch_under_way()? else { return Ok(Pace::Idle) };
-        if progress.stage == Stage::Choosing {
-            return self.choose(id, progress).await;
+    pub(super) async fn step(&self) -> Result<BatchStatus, AgentError> {
+        let Some((id, progress)) = self.brain.active_batch()? else { return Ok(BatchStatus::Idle) };
+        if progress.stage == BatchStage::Choosing {
+            return self.choose_correction(id, progress).await;
         }
-        let (turned, spent) = self.turn(progress.stage.clone()).await?;
+        let (turned, spent) = self.run_stage(progress.stage.clone()).await?;
         let (progress, effect, pace) = match turned {
-            Turned::To(stage, effect) => {
-                (Progress { stage: *stage, failures: 0, starts: 0, ..progress }, effect, Pace::On)
-            }
-            Turned::NotNow if progress.failures >= MAX_FAILURES => {
+            StageOutcome::Next(stage, effect) => (
+                BatchProgress { stage: *stage, failures: 0, starts: 0, ..progress },
+                effect,
+                BatchStatus::Continue,
+            ),
+            StageOutcome::Retry if progress.failures >= MAX_FAILURES => {
                 tracing::warn!(batch.id = %id, "A learning batch ends early: no model answers it.");
-                (progress, Effect::End, Pace::Idle)
+                (progress, BatchEffect::End, BatchStatus::Idle)
             }
-            Turned::NotNow => {
-                let wait = FIRST_WAIT.saturating_mul(4_u32.saturating_pow(progress.failures)).min(LONGEST);
+            StageOutcome::Retry => {
+                let wait = FIRST_RETRY_DELAY
+                    .saturating_mul(4_u32.saturating_pow(progress.failures))
+                    .min(MAX_TICK_INTERVAL);
                 let failures = progress.failures + 1;
-                (Progress { failures, starts: 0, ..progress }, Effect::None, Pace::Wait(wait))
+                (
+                    BatchProgress { failures, starts: 0, ..progress },
+                    BatchEffect::None,
+                    BatchStatus::Wait(wait),
+                )
             }
         };
         self.commit(id, progress, effect, spent).await?;
@@ -282,7 +305,11 @@ impl Learner {
     }
 
     /// Takes the next correction, or ends the batch.
-    async fn choose(&self, id: BatchId, progress: Progress) -> Result<Pace, AgentError> {
+    async fn choose_correction(
+        &self,
+        id: BatchId,
+        progress: BatchProgress,
+    ) -> Result<BatchStatus, AgentError> {
         let after = progress.after;
         let next = match progress.taken {
             MAX_CORRECTIONS.. => None,
@@ -291,14 +318,14 @@ impl Learner {
         let Some((after, feedback_id)) = next else {
             let (turns, corrections, lessons) = (progress.trajectory_count, progress.taken, progress.adopted);
             tracing::info!(batch.id = %id, turns, corrections, lessons, "A learning batch has ended.");
-            self.commit(id, progress, Effect::End, Vec::new()).await?;
-            return Ok(Pace::Idle);
+            self.commit(id, progress, BatchEffect::End, Vec::new()).await?;
+            return Ok(BatchStatus::Idle);
         };
         let taken = progress.taken + 1;
-        let stage = Stage::Drafting { feedback_id };
-        let progress = Progress { after, taken, stage, failures: 0, starts: 0, ..progress };
-        self.commit(id, progress, Effect::None, Vec::new()).await?;
-        Ok(Pace::On)
+        let stage = BatchStage::Drafting { feedback_id };
+        let progress = BatchProgress { after, taken, stage, failures: 0, starts: 0, ..progress };
+        self.commit(id, progress, BatchEffect::None, Vec::new()).await?;
+        Ok(BatchStatus::Continue)
     }
 
     /// Takes down what a stage came to. What a model said is paid for, so it is kept until the brain can be written, or
@@ -306,15 +333,15 @@ impl Learner {
     async fn commit(
         &self,
         id: BatchId,
-        progress: Progress,
-        effect: Effect,
-        spent: Vec<Spent>,
+        progress: BatchProgress,
+        effect: BatchEffect,
+        spent: Vec<CallUsage>,
     ) -> Result<(), AgentError> {
-        let at = self.means.clock.now();
+        let at = self.services.clock.now();
         let stage = Arc::new((progress, effect, spent));
         loop {
             let stage = Arc::clone(&stage);
-            let write = move |rows: &crate::brain::Rows<'_>| {
+            let write = move |rows: &crate::store::WriteTx<'_>| {
                 let (progress, effect, spent) = &*stage;
                 rows.advance_batch(id, progress, effect, spent, at)
             };
@@ -323,7 +350,7 @@ impl Learner {
             tokio::select! {
                 biased;
                 () = self.stopping.cancelled() => return Err(AgentError::Stopping),
-                () = self.means.clock.sleep(MINUTE) => {}
+                () = self.services.clock.sleep(BUSY_RETRY_DELAY) => {}
             }
         }
     }
@@ -332,6 +359,6 @@ impl Learner {
         &self,
         read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, AgentError> {
-        Ok(self.brain.blocking(read).await.ok_or(AgentError::Stopping)??)
+        Ok(self.brain.run_blocking(read).await.ok_or(AgentError::Stopping)??)
     }
 }

@@ -6,41 +6,41 @@ use contract::memory::{ListMemory, Source};
 use serde_json::{Value, json};
 use strict_provider::{CapturedRequest, Reply, Wire};
 
-use super::learning::Pace;
-use super::rig::{Rig, WIRES, final_text};
+use super::harness::{AgentHarness, WIRES, final_text};
+use super::learning::BatchStatus;
 use super::*;
-use crate::testing::{task_id, within};
+use crate::testing::{task_id, with_deadline};
 
 /// How the model of a test takes a lesson.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pupil {
+pub(crate) enum ModelBehavior {
     /// It does as it says, and only where it applies.
-    Good,
+    FollowsLesson,
     /// It answers as it did.
-    Deaf,
+    IgnoresLesson,
     /// It draws the opposite of the correction from it.
-    Contrary,
+    InvertsLesson,
     /// It takes it for the answer to everything.
-    Zealous,
+    OverappliesLesson,
     /// It gives no lesson that can be read.
-    Mumbling,
+    UnreadableDraft,
     /// Its judge gives no verdict that can be read.
-    Undecided,
+    UnreadableVerdict,
 }
 
 pub(super) const QUESTION: &str = "What is the capital of Australia?";
 pub(super) const CORRECTION: &str = "It is Canberra.";
 
 /// What marks the note of what was taught.
-const TAUGHT: &str = "What the user taught you";
+const CORRECTIONS_HEADING: &str = "What the user taught you";
 
 /// The whole of what was asked, in one text.
-fn sent(request: &CapturedRequest) -> String {
+fn sent_text(request: &CapturedRequest) -> String {
     format!("{} {}", request.body["system"], request.body["messages"])
 }
 
 /// What the user said last.
-pub(super) fn last_said(request: &CapturedRequest) -> String {
+pub(super) fn last_user_text(request: &CapturedRequest) -> String {
     match &request.body["messages"].as_array().unwrap().last().unwrap()["content"] {
         Value::String(text) => text.clone(),
         blocks => blocks.as_array().unwrap().last().unwrap()["text"].as_str().unwrap_or_default().to_owned(),
@@ -48,42 +48,44 @@ pub(super) fn last_said(request: &CapturedRequest) -> String {
 }
 
 /// What a question of the learning component is about.
-fn material(request: &CapturedRequest) -> Value {
-    serde_json::from_str(&last_said(request)).unwrap()
+fn query_json(request: &CapturedRequest) -> Value {
+    serde_json::from_str(&last_user_text(request)).unwrap()
 }
 
 pub(crate) fn is_draft(request: &CapturedRequest) -> bool {
-    sent(request).contains("turn a user's correction of an assistant's answer into a lesson")
+    sent_text(request).contains("turn a user's correction of an assistant's answer into a lesson")
 }
 
 fn is_judge(request: &CapturedRequest) -> bool {
-    sent(request).contains("You judge whether")
+    sent_text(request).contains("You judge whether")
 }
 
 pub(super) fn text(text: &str) -> Reply {
-    Reply::of_text(text)
+    Reply::from_text(text)
 }
 
 /// What a model answers that is such a pupil.
-pub(crate) fn answer(pupil: Pupil, request: &CapturedRequest) -> Reply {
+pub(crate) fn answer(pupil: ModelBehavior, request: &CapturedRequest) -> Reply {
     if is_draft(request) {
-        let material = material(request);
-        let correction = material["correction"].as_str().unwrap();
-        let known = material["known_lessons"].as_array().unwrap();
+        let query_json = query_json(request);
+        let correction = query_json["correction"].as_str().unwrap();
+        let known = query_json["known_lessons"].as_array().unwrap();
         let merges = known.first().map_or(Value::Null, |known| known["id"].clone());
         let before = known.first().and_then(|known| known["lesson"].as_str()).unwrap_or_default();
         return match pupil {
-            Pupil::Mumbling => text("I would rather not."),
-            Pupil::Contrary => text(&json!({"lesson": "LESSON The capital is Sydney."}).to_string()),
+            ModelBehavior::UnreadableDraft => text("I would rather not."),
+            ModelBehavior::InvertsLesson => {
+                text(&json!({"lesson": "LESSON The capital is Sydney."}).to_string())
+            }
             _ => text(
                 &json!({"lesson": format!("LESSON {before} {correction}"), "merges": merges}).to_string(),
             ),
         };
     }
     if is_judge(request) {
-        let material = material(request);
-        let of = |field: &str| material[field].as_str().unwrap_or_default().to_owned();
-        let passed = if material["former_answer"].is_null() {
+        let query_json = query_json(request);
+        let of = |field: &str| query_json[field].as_str().unwrap_or_default().to_owned();
+        let passed = if query_json["former_answer"].is_null() {
             // "It is X." is answered by X.
             of("correction")
                 .split(' ')
@@ -92,15 +94,17 @@ pub(crate) fn answer(pupil: Pupil, request: &CapturedRequest) -> Reply {
             of("former_answer") == of("new_answer")
         };
         return match pupil {
-            Pupil::Undecided => text("It seems fine."),
+            ModelBehavior::UnreadableVerdict => text("It seems fine."),
             _ => text(&json!({"passed": passed, "reason": "as it is"}).to_string()),
         };
     }
-    let (all, asked) = (sent(request), last_said(request));
-    let taught = all.contains("LESSON") || all.contains(TAUGHT);
+    let (all, asked) = (sent_text(request), last_user_text(request));
+    let taught = all.contains("LESSON") || all.contains(CORRECTIONS_HEADING);
     text(match pupil {
-        Pupil::Zealous if taught => "Canberra.",
-        Pupil::Deaf | Pupil::Contrary if asked.contains("Australia") => "Sydney.",
+        ModelBehavior::OverappliesLesson if taught => "Canberra.",
+        ModelBehavior::IgnoresLesson | ModelBehavior::InvertsLesson if asked.contains("Australia") => {
+            "Sydney."
+        }
         _ if asked.contains("Australia") => {
             if taught {
                 "Canberra."
@@ -119,120 +123,120 @@ pub(crate) fn answer(pupil: Pupil, request: &CapturedRequest) -> Reply {
     })
 }
 
-pub(crate) fn teach(rig: &Rig, pupil: Pupil) {
+pub(crate) fn script_model(rig: &AgentHarness, pupil: ModelBehavior) {
     rig.provider.set_responder(move |request| answer(pupil, request));
 }
 
 /// A rig whose model is such a pupil, and has answered two questions, one of them wrongly.
-pub(super) async fn school(pupil: Pupil) -> Rig {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
-    teach(&rig, pupil);
-    say(&rig, "other", "Sing me a song.").await;
-    assert_eq!(say(&rig, "t", QUESTION).await, "Sydney.");
+pub(super) async fn learning_harness(pupil: ModelBehavior) -> AgentHarness {
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    script_model(&rig, pupil);
+    send_to_task(&rig, "other", "Sing me a song.").await;
+    assert_eq!(send_to_task(&rig, "t", QUESTION).await, "Sydney.");
     rig
 }
 
-pub(super) async fn say(rig: &Rig, task: &str, message: &str) -> String {
+pub(super) async fn send_to_task(rig: &AgentHarness, task: &str, message: &str) -> String {
     final_text(&rig.run(json!({"task_id": task, "message": message})).await)
 }
 
 /// What the model was sent last.
-fn told(rig: &Rig) -> String {
-    sent(&rig.last_request())
+fn last_sent(rig: &AgentHarness) -> String {
+    sent_text(&rig.last_request())
 }
 
-pub(crate) async fn feedback(rig: &Rig, body: Value) {
-    within(rig.agent.give_feedback(serde_json::from_value(body).unwrap())).await.unwrap();
+pub(crate) async fn feedback(rig: &AgentHarness, body: Value) {
+    with_deadline(rig.agent.give_feedback(serde_json::from_value(body).unwrap())).await.unwrap();
 }
 
-pub(crate) async fn correct(rig: &Rig, task: &str, text: &str) {
+pub(crate) async fn correct(rig: &AgentHarness, task: &str, text: &str) {
     let body = json!({"task_id": task, "feedback_type": "correction", "correction_text": text});
     feedback(rig, body).await;
 }
 
 /// Runs a batch stage by stage, as far as it goes; how many stages it had.
-pub(crate) async fn learn(rig: &Rig) -> usize {
-    within(rig.agent.start_batch()).await.unwrap();
-    go_on(rig).await
+pub(crate) async fn run_batch(rig: &AgentHarness) -> usize {
+    with_deadline(rig.agent.start_batch()).await.unwrap();
+    run_remaining_stages(rig).await
 }
 
-pub(super) async fn go_on(rig: &Rig) -> usize {
+pub(super) async fn run_remaining_stages(rig: &AgentHarness) -> usize {
     for stages in 0..100 {
-        match within(rig.agent.learner.step()).await.unwrap() {
-            Pace::On => {}
-            Pace::Wait(_) | Pace::Idle => return stages,
+        match with_deadline(rig.agent.learner.step()).await.unwrap() {
+            BatchStatus::Continue => {}
+            BatchStatus::Wait(_) | BatchStatus::Idle => return stages,
         }
     }
     panic!("the batch does not end");
 }
 
-pub(crate) async fn lessons(rig: &Rig) -> Vec<Lesson> {
-    within(rig.agent.lessons(ListMemory::default())).await.unwrap().lessons
+pub(crate) async fn lessons(rig: &AgentHarness) -> Vec<Lesson> {
+    with_deadline(rig.agent.lessons(ListMemory::default())).await.unwrap().lessons
 }
 
-async fn first_message(rig: &Rig, task: &str) -> String {
+async fn first_message(rig: &AgentHarness, task: &str) -> String {
     rig.agent.all_messages(&task_id(task)).await.unwrap()[0].message_id.to_string()
 }
 
 /// The corrections that no lesson stands for.
-pub(super) fn corrections_in_force(rig: &Rig) -> usize {
+pub(super) fn corrections_in_force(rig: &AgentHarness) -> usize {
     let known = rig.brain.knowledge(100, 0).unwrap();
     known.iter().filter(|known| known.source == Source::Feedback && known.valid_until.is_none()).count()
 }
 
 #[tokio::test]
 async fn a_correction_changes_the_next_turn_of_its_task_and_of_others_and_is_told_once() {
-    let rig = school(Pupil::Good).await;
-    assert!(!told(&rig).contains(TAUGHT));
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
+    assert!(!last_sent(&rig).contains(CORRECTIONS_HEADING));
     correct(&rig, "t", CORRECTION).await;
     for task in ["t", "new", "other"] {
-        assert_eq!(say(&rig, task, QUESTION).await, "Canberra.", "{task}");
-        let texts = told(&rig);
+        assert_eq!(send_to_task(&rig, task, QUESTION).await, "Canberra.", "{task}");
+        let texts = last_sent(&rig);
         assert!(
             texts.contains("> When asked “What is the capital of Australia?”: It is Canberra."),
             "{texts}"
         );
         assert!(!rig.last_request().body["system"].to_string().contains("Canberra"), "{task}");
-        say(&rig, task, "And now?").await;
-        assert_eq!(told(&rig).matches("It is Canberra.").count(), 1, "{task}");
+        send_to_task(&rig, task, "And now?").await;
+        assert_eq!(last_sent(&rig).matches("It is Canberra.").count(), 1, "{task}");
     }
 }
 
 #[tokio::test]
 async fn a_rating_or_an_error_report_changes_no_prompt_and_costs_no_call() {
-    let rig = school(Pupil::Good).await;
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
     feedback(&rig, json!({"task_id": "t", "feedback_type": "rating", "rating": 1})).await;
     feedback(&rig, json!({"task_id": "t", "feedback_type": "error_report", "comment": "NONSENSE"})).await;
-    say(&rig, "t", "And now?").await;
-    let texts = told(&rig);
-    assert!(!texts.contains(TAUGHT) && !texts.contains("NONSENSE"), "{texts}");
+    send_to_task(&rig, "t", "And now?").await;
+    let texts = last_sent(&rig);
+    assert!(!texts.contains(CORRECTIONS_HEADING) && !texts.contains("NONSENSE"), "{texts}");
     let calls = rig.provider.requests().len();
-    let batch = within(rig.agent.start_batch()).await.unwrap();
+    let batch = with_deadline(rig.agent.start_batch()).await.unwrap();
     assert_eq!(batch.trajectory_count, 3);
-    assert_eq!(go_on(&rig).await, 0);
+    assert_eq!(run_remaining_stages(&rig).await, 0);
     assert_eq!(rig.provider.requests().len(), calls);
-    assert_eq!(within(rig.agent.start_batch()).await.unwrap().trajectory_count, 0);
+    assert_eq!(with_deadline(rig.agent.start_batch()).await.unwrap().trajectory_count, 0);
 }
 
 #[tokio::test]
 async fn a_correction_that_was_given_is_told_to_an_answer_that_is_given_anew() {
-    let rig = school(Pupil::Good).await;
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
     let retry = json!({"task_id": "t", "message": "", "retry_message_id": first_message(&rig, "t").await});
     for _ in 0..2 {
         assert_eq!(final_text(&rig.run(retry.clone()).await), "Canberra.");
-        assert_eq!(told(&rig).matches("It is Canberra.").count(), 1);
+        assert_eq!(last_sent(&rig).matches("It is Canberra.").count(), 1);
     }
-    say(&rig, "t", "And now?").await;
-    assert_eq!(told(&rig).matches("It is Canberra.").count(), 1);
+    send_to_task(&rig, "t", "And now?").await;
+    assert_eq!(last_sent(&rig).matches("It is Canberra.").count(), 1);
 }
 
 #[tokio::test]
 async fn a_lesson_is_adopted_with_its_evidence_and_told_in_the_place_of_the_correction() {
-    let rig = school(Pupil::Good).await;
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
     let before = rig.provider.requests().len();
-    learn(&rig).await;
+    run_batch(&rig).await;
     // A draft, two trials and two verdicts.
     assert_eq!(rig.provider.requests().len() - before, 5);
     let learned = lessons(&rig).await;
@@ -249,33 +253,33 @@ async fn a_lesson_is_adopted_with_its_evidence_and_told_in_the_place_of_the_corr
     assert_eq!((known[0].source, known[0].supersedes), (Source::Learned, Some(known[1].id)));
     assert_eq!(corrections_in_force(&rig), 0);
 
-    assert_eq!(say(&rig, "new", QUESTION).await, "Canberra.");
-    assert_eq!(told(&rig).matches("LESSON").count(), 1);
+    assert_eq!(send_to_task(&rig, "new", QUESTION).await, "Canberra.");
+    assert_eq!(last_sent(&rig).matches("LESSON").count(), 1);
     // It is learned.
     let calls = rig.provider.requests().len();
-    learn(&rig).await;
+    run_batch(&rig).await;
     assert_eq!((rig.provider.requests().len(), lessons(&rig).await.len()), (calls, 1));
     // What it cost counts.
     let hour_ago = Timestamp::from_unix_ms(rig.clock.now().unix_ms() - 3_600_000);
-    let spent = rig.brain.spending_since(hour_ago).unwrap();
+    let spent = rig.brain.usage_since(hour_ago).unwrap();
     assert_eq!(spent.iter().map(|spent| spent.calls).sum::<u64>(), u64::try_from(calls).unwrap());
 }
 
 #[tokio::test]
 async fn where_there_is_no_other_turn_that_a_lesson_could_harm_the_correction_waits() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
-    teach(&rig, Pupil::Good);
-    say(&rig, "t", QUESTION).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    script_model(&rig, ModelBehavior::FollowsLesson);
+    send_to_task(&rig, "t", QUESTION).await;
     correct(&rig, "t", CORRECTION).await;
     let calls = rig.provider.requests().len();
-    learn(&rig).await;
+    run_batch(&rig).await;
     assert_eq!((rig.provider.requests().len(), lessons(&rig).await), (calls, Vec::new()));
     assert_eq!(corrections_in_force(&rig), 1);
     // Any other will do, and the one that has least to do with it is taken.
-    say(&rig, "related", &format!("{QUESTION} {CORRECTION}")).await;
-    say(&rig, "other", "Count to three.").await;
-    say(&rig, "related", &format!("Again: {QUESTION} {CORRECTION}")).await;
-    learn(&rig).await;
+    send_to_task(&rig, "related", &format!("{QUESTION} {CORRECTION}")).await;
+    send_to_task(&rig, "other", "Count to three.").await;
+    send_to_task(&rig, "related", &format!("Again: {QUESTION} {CORRECTION}")).await;
+    run_batch(&rig).await;
     let learned = lessons(&rig).await;
     let checks: Vec<_> = learned[0]
         .evidence
@@ -288,17 +292,23 @@ async fn where_there_is_no_other_turn_that_a_lesson_could_harm_the_correction_wa
 
 #[tokio::test]
 async fn a_lesson_that_is_ignored_contradicts_or_goes_too_far_is_not_adopted_and_the_correction_holds() {
-    for pupil in [Pupil::Deaf, Pupil::Contrary, Pupil::Zealous, Pupil::Mumbling, Pupil::Undecided] {
-        let rig = school(pupil).await;
+    for pupil in [
+        ModelBehavior::IgnoresLesson,
+        ModelBehavior::InvertsLesson,
+        ModelBehavior::OverappliesLesson,
+        ModelBehavior::UnreadableDraft,
+        ModelBehavior::UnreadableVerdict,
+    ] {
+        let rig = learning_harness(pupil).await;
         correct(&rig, "t", CORRECTION).await;
-        learn(&rig).await;
+        run_batch(&rig).await;
         assert_eq!(lessons(&rig).await, [], "{pupil:?}");
         assert_eq!(corrections_in_force(&rig), 1, "{pupil:?}");
-        say(&rig, "new", QUESTION).await;
-        assert!(told(&rig).contains("It is Canberra."), "{pupil:?}");
+        send_to_task(&rig, "new", QUESTION).await;
+        assert!(last_sent(&rig).contains("It is Canberra."), "{pupil:?}");
         // It is not tried again and again.
         let calls = rig.provider.requests().len();
-        learn(&rig).await;
+        run_batch(&rig).await;
         assert_eq!(rig.provider.requests().len(), calls, "{pupil:?}");
     }
 }
@@ -306,7 +316,7 @@ async fn a_lesson_that_is_ignored_contradicts_or_goes_too_far_is_not_adopted_and
 #[tokio::test]
 async fn a_turn_with_tools_is_asked_again_for_its_last_answer_over_every_protocol() {
     for wire in WIRES {
-        let rig = Rig::new(wire).await;
+        let rig = AgentHarness::new(wire).await;
         std::fs::create_dir_all(rig.workspace()).unwrap();
         std::fs::write(rig.workspace().join("capitals.txt"), "Australia: Sydney").unwrap();
         let read = Reply::new().tool_use("read_file", json!({"path": "capitals.txt"}));
@@ -322,7 +332,7 @@ async fn a_turn_with_tools_is_asked_again_for_its_last_answer_over_every_protoco
             text("Noted."),
             text(r#"{"passed": true, "reason": "the same"}"#),
         ]);
-        learn(&rig).await;
+        run_batch(&rig).await;
         assert_eq!(lessons(&rig).await.len(), 1, "{wire:?}");
         let requests = rig.provider.requests();
         let again = requests[before + 1].body.to_string();
@@ -335,86 +345,86 @@ async fn a_turn_with_tools_is_asked_again_for_its_last_answer_over_every_protoco
 
 #[tokio::test]
 async fn an_undone_lesson_gives_way_to_what_it_replaced_and_does_not_come_back() {
-    let rig = school(Pupil::Good).await;
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
-    learn(&rig).await;
+    run_batch(&rig).await;
     let first = lessons(&rig).await.remove(0);
-    say(&rig, "nz", "What is the capital of New Zealand?").await;
+    send_to_task(&rig, "nz", "What is the capital of New Zealand?").await;
     correct(&rig, "nz", "It is Wellington.").await;
-    learn(&rig).await;
+    run_batch(&rig).await;
     let second = lessons(&rig).await.remove(0);
     assert_eq!(second.evidence.corrections.len(), 2);
     // What is not in force cannot be undone.
-    let error = within(rig.agent.undo_lesson(&first.id.to_string())).await.unwrap_err();
+    let error = with_deadline(rig.agent.undo_lesson(&first.id.to_string())).await.unwrap_err();
     assert!(matches!(error, AgentError::UnknownRecord(_)));
 
-    within(rig.agent.undo_lesson(&second.id.to_string())).await.unwrap();
+    with_deadline(rig.agent.undo_lesson(&second.id.to_string())).await.unwrap();
     assert_eq!((lessons(&rig).await, corrections_in_force(&rig)), (vec![first.clone()], 1));
     let calls = rig.provider.requests().len();
-    learn(&rig).await;
+    run_batch(&rig).await;
     assert_eq!((lessons(&rig).await, rig.provider.requests().len()), (vec![first.clone()], calls));
-    within(rig.agent.undo_lesson(&first.id.to_string())).await.unwrap();
+    with_deadline(rig.agent.undo_lesson(&first.id.to_string())).await.unwrap();
     assert_eq!((lessons(&rig).await.len(), corrections_in_force(&rig)), (0, 2));
-    say(&rig, "new", QUESTION).await;
-    let texts = told(&rig);
+    send_to_task(&rig, "new", QUESTION).await;
+    let texts = last_sent(&rig);
     assert!(texts.contains("It is Canberra.") && texts.contains("It is Wellington."), "{texts}");
     assert!(!texts.contains("LESSON"), "{texts}");
 }
 
 #[tokio::test]
 async fn an_edit_takes_out_what_was_learned_behind_it_from_merged_lessons_too() {
-    let rig = school(Pupil::Good).await;
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
-    learn(&rig).await;
-    say(&rig, "nz", "What is the capital of New Zealand?").await;
+    run_batch(&rig).await;
+    send_to_task(&rig, "nz", "What is the capital of New Zealand?").await;
     correct(&rig, "nz", "It is Wellington.").await;
-    learn(&rig).await;
+    run_batch(&rig).await;
     assert_eq!(lessons(&rig).await[0].evidence.corrections.len(), 2);
     let edit = json!({
         "task_id": "t", "message": "Never mind.", "edit_message_id": first_message(&rig, "t").await,
     });
     rig.run(edit).await;
-    let texts = told(&rig);
+    let texts = last_sent(&rig);
     assert!(!texts.contains("Canberra") && texts.contains("It is Wellington."), "{texts}");
     // What was merged with it stands for itself, and is learned again.
     assert_eq!((lessons(&rig).await.len(), corrections_in_force(&rig)), (0, 1));
-    learn(&rig).await;
+    run_batch(&rig).await;
     let learned = lessons(&rig).await;
     assert_eq!((learned.len(), &*learned[0].content), (1, "LESSON  It is Wellington."));
     let feedback: i64 =
-        rig.outside().query_row("SELECT COUNT(*) FROM feedback", [], |row| row.get(0)).unwrap();
+        rig.open_connection().query_row("SELECT COUNT(*) FROM feedback", [], |row| row.get(0)).unwrap();
     assert_eq!(feedback, 1);
 }
 
 #[tokio::test]
 async fn an_edit_of_a_later_message_and_a_deleted_task_take_nothing_back() {
-    let rig = school(Pupil::Good).await;
+    let rig = learning_harness(ModelBehavior::FollowsLesson).await;
     correct(&rig, "t", CORRECTION).await;
-    say(&rig, "t", "And now?").await;
+    send_to_task(&rig, "t", "And now?").await;
     let listed = rig.agent.all_messages(&task_id("t")).await.unwrap();
     let id = listed[2].message_id.to_string();
     rig.run(json!({"task_id": "t", "message": "Or now?", "edit_message_id": id})).await;
-    assert_eq!(told(&rig).matches("It is Canberra.").count(), 1);
-    learn(&rig).await;
+    assert_eq!(last_sent(&rig).matches("It is Canberra.").count(), 1);
+    run_batch(&rig).await;
     assert_eq!(lessons(&rig).await.len(), 1);
-    within(rig.agent.delete(&task_id("t"), false)).await.unwrap();
-    assert_eq!(say(&rig, "new", QUESTION).await, "Canberra.");
-    within(rig.agent.undo_lesson(&lessons(&rig).await[0].id.to_string())).await.unwrap();
+    with_deadline(rig.agent.delete(&task_id("t"), false)).await.unwrap();
+    assert_eq!(send_to_task(&rig, "new", QUESTION).await, "Canberra.");
+    with_deadline(rig.agent.undo_lesson(&lessons(&rig).await[0].id.to_string())).await.unwrap();
     assert_eq!(corrections_in_force(&rig), 1);
-    learn(&rig).await;
+    run_batch(&rig).await;
     assert_eq!(lessons(&rig).await, []);
 }
 
 #[tokio::test]
 async fn what_is_not_data_is_merged_with_nothing_that_is() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     std::fs::create_dir_all(rig.workspace()).unwrap();
     std::fs::write(rig.workspace().join("capitals.txt"), "Australia: Sydney").unwrap();
-    teach(&rig, Pupil::Good);
-    say(&rig, "other", "Sing me a song.").await;
+    script_model(&rig, ModelBehavior::FollowsLesson);
+    send_to_task(&rig, "other", "Sing me a song.").await;
     let read = Reply::new().tool_use("read_file", json!({"path": "capitals.txt"}));
     rig.provider.enqueue_all([read, text("Sydney.")]);
-    say(&rig, "t", QUESTION).await;
+    send_to_task(&rig, "t", QUESTION).await;
     correct(&rig, "t", CORRECTION).await;
     rig.provider.enqueue_all([
         text(r#"{"lesson": "LESSON  It is Canberra."}"#),
@@ -423,10 +433,10 @@ async fn what_is_not_data_is_merged_with_nothing_that_is() {
         text("As ever."),
         text(r#"{"passed": true}"#),
     ]);
-    learn(&rig).await;
-    say(&rig, "nz", "What is the capital of New Zealand?").await;
+    run_batch(&rig).await;
+    send_to_task(&rig, "nz", "What is the capital of New Zealand?").await;
     correct(&rig, "nz", "It is Wellington.").await;
-    learn(&rig).await;
+    run_batch(&rig).await;
     let learned = lessons(&rig).await;
     let contents: Vec<&str> = learned.iter().map(|lesson| &*lesson.content).collect();
     assert_eq!(contents, ["LESSON  It is Wellington.", "LESSON  It is Canberra."]);

@@ -7,17 +7,17 @@ use contract::memory::{
     Episodes, Knowledge, KnowledgeList, ListMemory, MAX_QUERY, MemoryKind, MemorySearch, SaveKnowledge,
     Source,
 };
-use contract::wire::Bounded;
+use contract::serde_helpers::BoundedInt;
 
 use super::{Agent, AgentError};
-use crate::brain::{Found, MemoryQuery, NewKnowledge, NotSuperseded, SearchIndex, ToKnow};
+use crate::store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchIndex, SupersedeError};
 
 /// How many results a search has where the request does not say.
 const DEFAULT_RESULTS: usize = 10;
 /// How many records a page has where the request does not say.
-const DEFAULT_LIMIT: i64 = 50;
+const DEFAULT_PAGE_SIZE: i64 = 50;
 /// How long a search may take.
-const DEADLINE: Duration = Duration::from_secs(5);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Agent {
     /// Searches what is remembered of these kinds, the best first.
@@ -25,32 +25,33 @@ impl Agent {
         &self,
         search: MemorySearch,
         kinds: &'static [MemoryKind],
-    ) -> Result<Vec<Found>, AgentError> {
+    ) -> Result<Vec<SearchHit>, AgentError> {
         let MemorySearch { query: text, limit } = search;
         if text.len() > MAX_QUERY {
             return Err(AgentError::Invalid(format!("`query`: must be at most {MAX_QUERY} bytes long")));
         }
         let limit = limit.and_then(|limit| usize::try_from(limit.get()).ok()).unwrap_or(DEFAULT_RESULTS);
-        let query = MemoryQuery { text, kinds, limit, at_hand: None, until: Instant::now() + DEADLINE };
+        let query =
+            MemoryQuery { text, kinds, limit, conversation: None, deadline: Instant::now() + SEARCH_TIMEOUT };
         self.read(move |brain| brain.search(&query)).await
     }
 
     /// Saves a record of knowledge for whoever holds the key.
     pub async fn save_knowledge(&self, save: SaveKnowledge) -> Result<Knowledge, AgentError> {
-        let to_know = ToKnow::parse(save).map_err(|error| AgentError::Invalid(error.to_string()))?;
-        let record = NewKnowledge { id: MemoryId::new(), to_know, source: Source::User };
-        let created_at = self.means.clock.now();
+        let to_know = KnowledgeDraft::parse(save).map_err(|error| AgentError::Invalid(error.to_string()))?;
+        let record = NewKnowledge { id: MemoryId::new(), draft: to_know, source: Source::User };
+        let created_at = self.services.clock.now();
         let saved = record.clone();
         match self.brain.write(move |rows| rows.save_knowledge(&saved, None, created_at)).await? {
             Ok(()) => {}
-            Err(reason @ NotSuperseded::Unknown) => {
+            Err(reason @ SupersedeError::Unknown) => {
                 return Err(AgentError::UnknownRecord(format!("`supersedes`: {reason}")));
             }
-            Err(reason @ (NotSuperseded::Superseded | NotSuperseded::Trusted)) => {
+            Err(reason @ (SupersedeError::Superseded | SupersedeError::Trusted)) => {
                 return Err(AgentError::Invalid(format!("`supersedes`: {reason}")));
             }
         }
-        let NewKnowledge { id, to_know: ToKnow { content, tags, supersedes }, source } = record;
+        let NewKnowledge { id, draft: KnowledgeDraft { content, tags, supersedes }, source } = record;
         Ok(Knowledge { id, content, source, tags, created_at, valid_until: None, supersedes })
     }
 
@@ -66,7 +67,9 @@ impl Agent {
     /// Deletes a record of knowledge for good. Any text is taken for its id.
     pub async fn delete_knowledge(&self, id: &str) -> Result<(), AgentError> {
         let deleted = match id.parse() {
-            Ok(id) => self.erasing(SearchIndex::Knowledge, move |rows| rows.delete_knowledge(id)).await?,
+            Ok(id) => {
+                self.delete_and_erase(SearchIndex::Knowledge, move |rows| rows.delete_knowledge(id)).await?
+            }
             Err(_) => false,
         };
         let unknown = || "there is no such record of knowledge; GET /memory/knowledge lists them".to_owned();
@@ -85,5 +88,5 @@ impl Agent {
 
 /// How many records a page has, and how many come before it.
 pub(super) fn page(ListMemory { limit, offset }: ListMemory) -> (i64, i64) {
-    (limit.map_or(DEFAULT_LIMIT, Bounded::get), offset.map_or(0, Bounded::get))
+    (limit.map_or(DEFAULT_PAGE_SIZE, BoundedInt::get), offset.map_or(0, BoundedInt::get))
 }

@@ -8,115 +8,119 @@ use contract::MessageId;
 use contract::event::{Event, Failure, FailureCode, Lifecycle};
 use futures::StreamExt as _;
 
-use super::aside::{billed_answer, billed_failure};
-use super::asking::{Asking, Remedy, TooSmall};
-use super::attachments::{Attachments, Loaded, NotLoaded};
-use super::compaction;
-use super::ending;
-use super::run::{Stopped, TurnRun};
-use super::telling::Tell;
-use crate::brain::WriteError;
-use crate::brain::steps::Step;
-use crate::models::{
-    self, Answer, Message, ModelError, ModelErrorKind, Part, Repaired, Request, Route, StopCause, Tokens,
-    estimate,
+use super::active_turn::{ActiveTurn, Interrupt};
+use super::attachments::{AttachmentError, Attachments, LoadedAttachments};
+use super::auxiliary_call::{billed_answer, billed_failure};
+use super::compaction_plan;
+use super::retry_policy::{Remedy, StepAttempts, WindowDecision};
+use super::stream_reconciler::Emit;
+use super::turn_end;
+use crate::fault_injection::{self, Mutation};
+use crate::llm::{
+    self, Answer, FinishReason, Message, ModelError, ModelErrorKind, RepairedHistory, Request, Route,
+    StreamEvent, TokenUsage, estimate,
 };
-use crate::sabotage::{self, Saboteur};
+use crate::store::WriteError;
+use crate::store::steps::Step;
 
 /// An answer of fewer tokens than this is not worth its prompt.
-pub(super) const LEAST_ANSWER: u64 = 256;
+pub(super) const MIN_ANSWER_TOKENS: u64 = 256;
 
 /// How a model step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum StepOutcome {
     /// The model answered.
     Answered,
     /// It was not asked, for that would break a budget.
-    NoBudget,
+    BudgetExhausted,
 }
 
-impl TurnRun {
+impl ActiveTurn {
     /// Asks until a model answers or there is no hope.
-    pub(super) async fn ask_model(&mut self) -> Result<Asked, Stopped> {
-        let means = self.life.means.clone();
+    pub(super) async fn call_model(&mut self) -> Result<StepOutcome, Interrupt> {
+        let means = self.context.services.clone();
         let routes =
-            means.gateway.routes().map_err(|error| Stopped::Failed(ending::provider_failure(&error)))?;
+            means.gateway.routes().map_err(|error| Interrupt::Failed(turn_end::provider_failure(&error)))?;
         // A model that stood in does so for the rest of the turn; a sub-agent has its own.
-        let wanted = self.model_of_focus().or(self.stand_in.as_deref());
+        let wanted = self.sub_agent_model().or(self.fallback_model.as_deref());
         let chain = means.gateway.chain(wanted, means.clock.monotonic());
-        let chain = chain.map_err(|error| Stopped::Failed(ending::provider_failure(&error)))?;
-        self.forget_agents_words();
-        let usual = routes.chain_of(self.model_of_focus());
-        let usual = usual.first().map(|route| route.name.clone()).unwrap_or_default();
-        let Some(mut asking) = Asking::new(chain, usual, routes.retry, means.reactive) else {
+        let chain = chain.map_err(|error| Interrupt::Failed(turn_end::provider_failure(&error)))?;
+        self.reset_sub_agent_stream();
+        let primary = routes.chain_for(self.sub_agent_model());
+        let primary = primary.first().map(|route| route.name.clone()).unwrap_or_default();
+        let Some(mut asking) = StepAttempts::new(chain, primary, routes.retry, means.reactive_compaction)
+        else {
             let error = ModelError::new(ModelErrorKind::NotConfigured, "no model is configured");
-            return Err(Stopped::Failed(ending::provider_failure(&error)));
+            return Err(Interrupt::Failed(turn_end::provider_failure(&error)));
         };
         loop {
             let route = Arc::clone(asking.route());
             let prompt = self.prompt_tokens();
-            if prompt > compaction::threshold(&route) {
-                match asking.too_small(prompt) {
-                    TooSmall::Shorten if self.shorten_near(&route, &mut asking).await? => continue,
-                    TooSmall::Shorten | TooSmall::AsItIs => {}
-                    TooSmall::PassOver => continue,
-                    TooSmall::GiveUp => {
-                        return Err(Stopped::Failed(ending::provider_failure(&asking.gave_up(None))));
+            if prompt > compaction_plan::threshold_tokens(&route) {
+                match asking.fit_window(prompt) {
+                    WindowDecision::Compact if self.compact_near_limit(&route, &mut asking).await? => {
+                        continue;
+                    }
+                    WindowDecision::Compact | WindowDecision::SendAsIs => {}
+                    WindowDecision::SkipModel => continue,
+                    WindowDecision::GiveUp => {
+                        return Err(Interrupt::Failed(turn_end::provider_failure(&asking.into_error(None))));
                     }
                 }
             }
             let prompt = self.prompt_tokens();
             // Prompt and answer share the window.
-            let most = route.max_output.min(route.context_window.saturating_sub(prompt)).max(LEAST_ANSWER);
-            let Some(room) = self.room_for(prompt, most, LEAST_ANSWER)? else {
-                self.void_told(asking.attempts()).await?;
-                return Ok(Asked::NoBudget);
+            let most =
+                route.max_output.min(route.context_window.saturating_sub(prompt)).max(MIN_ANSWER_TOKENS);
+            let Some(room) = self.reserve(prompt, most, MIN_ANSWER_TOKENS)? else {
+                self.void_sent(asking.attempts()).await?;
+                return Ok(StepOutcome::BudgetExhausted);
             };
-            let bound = room.bound.or((most < route.max_output).then_some(most));
-            let attempt = asking.begin();
-            let error = match self.attempt(&route, attempt, (prompt, bound), room.is_cut).await? {
+            let bound = room.max_tokens.or((most < route.max_output).then_some(most));
+            let attempt = asking.begin_attempt();
+            let error = match self.attempt(&route, attempt, (prompt, bound), room.is_reduced).await? {
                 Ok(answer) => {
-                    means.gateway.note(&route, Ok(&answer.usage), means.clock.monotonic());
-                    if self.focus.is_none()
-                        && routes.chain.first().is_none_or(|usual| usual.name != route.name)
+                    means.gateway.record_outcome(&route, Ok(&answer.usage), means.clock.monotonic());
+                    if self.active_sub_agent.is_none()
+                        && routes.chain.first().is_none_or(|primary| primary.name != route.name)
                     {
-                        self.stand_in = Some(route.name.clone());
+                        self.fallback_model = Some(route.name.clone());
                     }
-                    return self.answered(&route, answer, room.is_cut).await;
+                    return self.commit_answer(&route, answer, room.is_reduced).await;
                 }
                 Err(error) => error,
             };
             let now = means.clock.monotonic();
-            means.gateway.note(&route, Err(&error), now);
-            self.spent(&route, error.spent).await?;
-            let remedy = asking.after(&error, now, jitter());
-            if remedy == Remedy::StandIn && !error.is_about_request() {
-                means.gateway.gave_up(&route, now);
+            means.gateway.record_outcome(&route, Err(&error), now);
+            self.commit_usage(&route, error.usage).await?;
+            let apply_remedy = asking.remedy_for(&error, now, jitter());
+            if apply_remedy == Remedy::Fallback && !error.is_request_error() {
+                means.gateway.open_circuit(&route, now);
             }
             tracing::warn!(
-                turn.id = %self.life.turn_id(), attempt, model = route.name, kind = ?error.kind,
-                ?remedy, "A model call failed."
+                turn.id = %self.context.turn_id(), attempt, model = route.name, kind = ?error.kind,
+                ?apply_remedy, "A model call failed."
             );
-            if !self.remedy(remedy, &route, &mut asking).await? {
-                return Err(Stopped::Failed(ending::provider_failure(&asking.gave_up(Some(error)))));
+            if !self.apply_remedy(apply_remedy, &route, &mut asking).await? {
+                return Err(Interrupt::Failed(turn_end::provider_failure(&asking.into_error(Some(error)))));
             }
         }
     }
 
     /// Does what helps; whether anything does.
-    async fn remedy(
+    async fn apply_remedy(
         &mut self,
-        remedy: Remedy,
+        apply_remedy: Remedy,
         route: &Arc<Route>,
-        asking: &mut Asking,
-    ) -> Result<bool, Stopped> {
-        match remedy {
+        asking: &mut StepAttempts,
+    ) -> Result<bool, Interrupt> {
+        match apply_remedy {
             Remedy::Wait(delay) => {
                 self.pause(delay).await?;
                 Ok(true)
             }
-            Remedy::StandIn => Ok(true),
-            Remedy::Shorten => self.shorten_for_good(route, asking).await,
+            Remedy::Fallback => Ok(true),
+            Remedy::Compact => self.compact_after_refusal(route, asking).await,
             Remedy::DropReasoning => {
                 self.commit(Step::ReasoningDropped, Vec::new()).await?;
                 Ok(true)
@@ -125,23 +129,23 @@ impl TurnRun {
         }
     }
 
-    async fn pause(&mut self, delay: Duration) -> Result<(), Stopped> {
-        let clock = self.life.means.clock.clone();
-        self.attend_until_stop(async move { clock.sleep(delay).await }).await
+    async fn pause(&mut self, delay: Duration) -> Result<(), Interrupt> {
+        let clock = self.context.services.clock.clone();
+        self.run_until_stop(async move { clock.sleep(delay).await }).await
     }
 
     /// How many tokens the next prompt is.
     pub(super) fn prompt_tokens(&self) -> u64 {
-        let branch = self.conversation().branch();
-        match branch.measured() {
+        let branch = self.active_thread().branch();
+        match branch.measured_tokens() {
             Some((counted, since)) => counted + estimate::messages(since),
-            None => self.beginning_tokens() + estimate::messages(branch.messages()),
+            None => self.prefix_tokens() + estimate::messages(branch.messages()),
         }
     }
 
     /// How many tokens stand before the conversation.
-    pub(super) fn beginning_tokens(&self) -> u64 {
-        estimate::text(self.system()) + self.offer().tokens()
+    pub(super) fn prefix_tokens(&self) -> u64 {
+        estimate::text(self.system_prompt()) + self.tool_set().tokens()
     }
 
     /// Asks the model once, and tells of its answer while it comes.
@@ -150,38 +154,40 @@ impl TurnRun {
         route: &Route,
         number: u32,
         (prompt, bound): (u64, Option<u64>),
-        is_cut: bool,
-    ) -> Result<Result<Answer, ModelError>, Stopped> {
-        self.telling.begin_attempt();
-        let attached = self.attached(Attachments::of(self.conversation().messages())).await?;
-        let repaired = self.repaired(self.conversation().messages());
-        let messages =
-            repaired.as_ref().map_or(self.conversation().messages(), |repaired| &repaired.messages);
-        let mut parts = route.model.ask(&Request {
-            system: &sabotage::busted(self.system()),
-            messages: &self.offer().sent(&attached.put_into(messages)),
-            tools: self.offer().specs(),
-            thinking: self.conversation().turn().options().super_thinking,
+        is_reduced: bool,
+    ) -> Result<Result<Answer, ModelError>, Interrupt> {
+        self.reconciler.begin_attempt();
+        let attached =
+            self.load_attachments(Attachments::in_messages(self.active_thread().messages())).await?;
+        let repaired_messages = self.repaired_messages(self.active_thread().messages());
+        let messages = repaired_messages
+            .as_ref()
+            .map_or(self.active_thread().messages(), |repaired_messages| &repaired_messages.messages);
+        let mut parts = route.model.stream(&Request {
+            system: &fault_injection::bust_prompt_cache(self.system_prompt()),
+            messages: &self.tool_set().messages_to_wire(&attached.insert_into(messages)),
+            tools: self.tool_set().declarations(),
+            thinking: self.active_thread().turn().options().super_thinking,
             max_output: bound,
-            may_call: true,
-            cache_key: self.life.recorder.channel().task_id().as_str(),
+            allow_tool_calls: true,
+            cache_key: self.context.recorder.event_log().task_id().as_str(),
         });
         // What is still to be sent has its own hold on it.
         drop(attached);
-        while let Some(part) = self.attend(parts.next()).await? {
+        while let Some(part) = self.run_while_handling_commands(parts.next()).await? {
             match part {
-                Ok(Part::Done(answer)) => {
-                    let answer = self.offer().received(billed_answer(answer, prompt));
-                    if answer.is_empty() && !self.may_be_empty(&answer, is_cut) {
+                Ok(StreamEvent::Done(answer)) => {
+                    let answer = self.tool_set().answer_from_wire(billed_answer(answer, prompt));
+                    if answer.is_empty() && !self.accepts_empty(&answer, is_reduced) {
                         return Ok(Err(empty_answer(&answer)));
                     }
-                    let last = self.telling.finish();
-                    self.tell(last, number).await?;
+                    let last = self.reconciler.finish();
+                    self.emit(last, number).await?;
                     return Ok(Ok(answer));
                 }
                 Ok(part) => {
-                    let next = self.telling.tell(part);
-                    self.tell(next, number).await?;
+                    let next = self.reconciler.reconcile(part);
+                    self.emit(next, number).await?;
                 }
                 Err(error) => return Ok(Err(billed_failure(error, prompt))),
             }
@@ -191,63 +197,66 @@ impl TurnRun {
 
     /// Whether an empty answer ends the turn well: after steps that said or did something it says that nothing is left
     /// to do, and one that was cut short by a budget had no room for more.
-    fn may_be_empty(&self, answer: &Answer, is_cut: bool) -> bool {
-        self.conversation().turn().has_answered() || (is_cut && answer.stop == StopCause::Length)
+    fn accepts_empty(&self, answer: &Answer, is_reduced: bool) -> bool {
+        self.active_thread().turn().has_answered() || (is_reduced && answer.stop == FinishReason::Length)
     }
 
     /// Reads what is attached to what is about to be sent.
-    pub(super) async fn attached(&mut self, attachments: Attachments) -> Result<Loaded, Stopped> {
+    pub(super) async fn load_attachments(
+        &mut self,
+        attachments: Attachments,
+    ) -> Result<LoadedAttachments, Interrupt> {
         loop {
-            let (brain, memory) = (self.life.brain.clone(), self.life.means.memory.clone());
-            match self.attend_until_stop(attachments.clone().load(brain, memory)).await? {
+            let (brain, memory) = (self.context.brain.clone(), self.context.services.memory_budget.clone());
+            match self.run_until_stop(attachments.clone().load(brain, memory)).await? {
                 Ok(loaded) => return Ok(loaded),
-                Err(NotLoaded::Stopping) => return Err(Stopped::ForNow),
+                Err(AttachmentError::Stopping) => return Err(Interrupt::EngineStopping),
                 // Others hold it no longer than a provider takes for a request, so it is worth the wait.
-                Err(NotLoaded::NoMemory(error)) => {
-                    tracing::warn!(turn.id = %self.life.turn_id(), %error, "A turn waits for memory.");
+                Err(AttachmentError::NoMemory(error)) => {
+                    tracing::warn!(turn.id = %self.context.turn_id(), %error, "A turn waits for memory.");
                 }
-                Err(error @ NotLoaded::Read(_)) => {
-                    tracing::error!(turn.id = %self.life.turn_id(), %error, "A model cannot be sent what is attached.");
+                Err(error @ AttachmentError::Read(_)) => {
+                    tracing::error!(turn.id = %self.context.turn_id(), %error, "A model cannot be sent what is attached.");
                     let (code, retryable) = (FailureCode::InternalError, true);
-                    return Err(Stopped::Failed(Failure { code, message: error.to_string(), retryable }));
+                    return Err(Interrupt::Failed(Failure { code, message: error.to_string(), retryable }));
                 }
             }
         }
     }
 
     /// Nothing more comes of the step: what clients have of it is void.
-    async fn void_told(&mut self, attempt: u32) -> Result<(), WriteError> {
-        let void = self.telling.give_up();
-        self.tell(void, attempt).await
+    async fn void_sent(&mut self, attempt: u32) -> Result<(), WriteError> {
+        let void = self.reconciler.discard();
+        self.emit(void, attempt).await
     }
 
     /// The conversation as every vendor takes it, where what there is would be refused.
-    pub(super) fn repaired(&self, messages: &[Message]) -> Option<Repaired> {
-        if sabotage::by(Saboteur::LeaveCallsOpen) {
+    pub(super) fn repaired_messages(&self, messages: &[Message]) -> Option<RepairedHistory> {
+        if fault_injection::active(Mutation::LeaveCallsOpen) {
             return None;
         }
-        let repaired = models::repair(messages)?;
-        for note in &repaired.notes {
-            tracing::warn!(turn.id = %self.life.turn_id(), note, "The conversation had to be repaired.");
+        let repaired_messages = llm::repair(messages)?;
+        for note in &repaired_messages.notes {
+            tracing::warn!(turn.id = %self.context.turn_id(), note, "The conversation had to be repaired.");
         }
-        Some(repaired)
+        Some(repaired_messages)
     }
 
-    async fn tell(&mut self, tell: Vec<Tell>, attempt: u32) -> Result<(), WriteError> {
+    async fn emit(&mut self, tell: Vec<Emit>, attempt: u32) -> Result<(), WriteError> {
         for tell in tell {
-            let blocks = self.blocks();
+            let blocks = self.active_blocks();
             let event = match tell {
-                Tell::Show(Part::Start(kind)) => Some(blocks.start(kind)),
-                Tell::Show(Part::Delta(text)) => blocks.delta(text),
-                Tell::Show(Part::Stop) => blocks.stop(),
-                Tell::Show(Part::Done(_)) => None,
-                Tell::Void => {
+                Emit::Event(StreamEvent::BlockStart(kind)) => Some(blocks.start(kind)),
+                Emit::Event(StreamEvent::Delta(text)) => blocks.delta(text),
+                Emit::Event(StreamEvent::BlockStop) => blocks.stop(),
+                Emit::Event(StreamEvent::Done(_)) => None,
+                Emit::Void => {
                     if let Some(stop) = blocks.stop() {
                         self.send(stop).await?;
                     }
                     let turn = self.thread.turn();
-                    let (message_id, void_after) = (turn.message_id(), turn.step_ts());
-                    let attempt = self.starts + attempt;
+                    let (message_id, void_after) = (turn.message_id(), turn.last_step_ts());
+                    let attempt = self.engine_starts + attempt;
                     Some(Event::ThreadLifecycle(Lifecycle::Retrying { message_id, void_after, attempt }))
                 }
             };
@@ -258,22 +267,27 @@ impl TurnRun {
         Ok(())
     }
 
-    async fn answered(&mut self, route: &Route, answer: Answer, capped: bool) -> Result<Asked, Stopped> {
+    async fn commit_answer(
+        &mut self,
+        route: &Route,
+        answer: Answer,
+        capped: bool,
+    ) -> Result<StepOutcome, Interrupt> {
         let model = route.model.name().to_owned();
         let cost_usd = route.prices.map(|prices| prices.cost(&answer.usage));
-        let usage = self.thread.turn().usage_with(&model, answer.usage, cost_usd);
-        let declined = answer.declined();
+        let usage = self.thread.turn().usage_after_call(&model, answer.usage, cost_usd);
+        let declined = answer.refusal();
         let step = Step::Answered { message_id: MessageId::new(), model, answer, cost_usd, capped };
         self.commit(step, vec![Event::Usage(usage)]).await?;
         if let Some(error) = declined {
-            return Err(Stopped::Failed(ending::provider_failure(&error)));
+            return Err(Interrupt::Failed(turn_end::provider_failure(&error)));
         }
-        Ok(Asked::Answered)
+        Ok(StepOutcome::Answered)
     }
 
     /// A call that gave no answer is billed too.
-    pub(super) async fn spent(&mut self, route: &Route, tokens: Tokens) -> Result<(), WriteError> {
-        if tokens == Tokens::default() {
+    pub(super) async fn commit_usage(&mut self, route: &Route, tokens: TokenUsage) -> Result<(), WriteError> {
+        if tokens == TokenUsage::default() {
             return Ok(());
         }
         let cost_usd = route.prices.map(|prices| prices.cost(&tokens));
@@ -286,10 +300,10 @@ impl TurnRun {
 /// is asked again.
 fn empty_answer(answer: &Answer) -> ModelError {
     let message = match answer.stop {
-        StopCause::Length => "the model reached its output limit before it said anything",
+        FinishReason::Length => "the model reached its output limit before it said anything",
         _ => "the model's answer was empty: it had neither text nor a tool call",
     };
-    ModelError { spent: answer.usage, ..ModelError::new(ModelErrorKind::Empty, message) }
+    ModelError { usage: answer.usage, ..ModelError::new(ModelErrorKind::Empty, message) }
 }
 
 /// A random number from 0 to 1. Without randomness all engines back off alike, which is no reason to fail.

@@ -13,33 +13,33 @@ use contract::event::{Event, WorkingMemoryUpdate};
 use contract::memory::Source;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::Kit;
-use super::rewrite::shortened;
-use super::run::{Stopped, TurnRun};
-use crate::brain::steps::{MemoryWrite, Step};
-use crate::channel::Record;
-use crate::models::{Answer, Block, Content, Message, Request, Route, estimate};
-use crate::remembered::FROM_TOOLS;
+use super::AgentSnapshot;
+use super::active_turn::{ActiveTurn, Interrupt};
+use super::compaction_view::truncate_middle;
+use crate::event_log::Commit;
+use crate::llm::{Answer, Block, Content, Message, Request, Route, estimate};
+use crate::memory_format::TOOL_ORIGIN_NOTE;
+use crate::store::steps::{MemoryWrite, Step};
 use crate::tools::{LOAD_SKILL, RUN_AGENT};
 
 /// Where working memory keeps the plan.
-const KEY: &str = "plan";
+const PLAN_KEY: &str = "plan";
 /// How many messages before the new one the planner is shown, and how much of each.
-const SHOWN: (usize, usize) = (6, 1_000);
+const RECENT_MESSAGES: (usize, usize) = (6, 1_000);
 /// How much of the new message the planner is shown, in characters.
-const NEW_MESSAGE: usize = 8_000;
+const MAX_NEW_MESSAGE_CHARS: usize = 8_000;
 /// The most tokens of a plan, with what models that always reason spend before it.
-const MAX_PLAN: u64 = 4_000;
+const MAX_PLAN_TOKENS: u64 = 4_000;
 /// How long a plan is waited for.
-const DEADLINE: Duration = Duration::from_mins(1);
+const PLAN_TIMEOUT: Duration = Duration::from_mins(1);
 /// The most steps of a plan.
 const MAX_STEPS: usize = 12;
 /// The most skills of a plan.
 const MAX_SKILLS: usize = 4;
 /// How much of an agent's or a skill's description the planner is told, in characters.
-const DESCRIPTION: usize = 300;
+const MAX_DESCRIPTION_CHARS: usize = 300;
 
-const PLANNER: &str = "\
+const PLANNER_PROMPT: &str = "\
 You plan how an assistant will work on a user's new message. Answer with one JSON object and nothing else: \
 {\"agent\": the name of the one agent that should do the work, or null where the assistant does it best itself, \
 \"skills\": [the names of the skills that say how such work is done; most often none], \
@@ -62,23 +62,23 @@ fn or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D:
 }
 
 /// Whom and what a plan may name.
-struct Known<'a> {
+struct PlanChoices<'a> {
     agents: Vec<(&'a str, &'a str)>,
     skills: Vec<(&'a str, &'a str)>,
 }
 
-impl TurnRun {
+impl ActiveTurn {
     /// Whether the turn is to be planned before its model is asked.
-    pub(super) fn must_plan(&self) -> bool {
+    pub(super) fn needs_plan(&self) -> bool {
         let turn = self.thread.turn();
         let may_plan = !turn.options().direct && !turn.planned() && turn.answers() == 0;
-        may_plan && !Known::of(&self.life.kit).agents.is_empty()
+        may_plan && !PlanChoices::from_snapshot(&self.context.snapshot).agents.is_empty()
     }
 
     /// Plans the turn, if a plan comes of it.
-    pub(super) async fn plan(&mut self) -> Result<(), Stopped> {
-        let plan = match self.planner() {
-            Some(route) => self.ask_planner(&route).await?,
+    pub(super) async fn plan(&mut self) -> Result<(), Interrupt> {
+        let plan = match self.planner_route() {
+            Some(route) => self.request_plan(&route).await?,
             None => None,
         };
         let Some(plan) = plan else {
@@ -86,50 +86,50 @@ impl TurnRun {
         };
         // A plan can always be written as JSON.
         let value = serde_json::to_value(&plan).unwrap_or_default();
-        let write = MemoryWrite { key: KEY.into(), value: value.clone() };
-        let event = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: KEY.into(), value });
-        let record = Record::new().memory(write.clone());
+        let write = MemoryWrite { key: PLAN_KEY.into(), value: value.clone() };
+        let event = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: PLAN_KEY.into(), value });
+        let record = Commit::new().working_memory(write.clone());
         // The planner has read what the conversation says, and may repeat it.
-        let from_tools = self.thread.branch().source() == Source::Tool;
-        let step = Step::Planned { plan: Some(plan.told(from_tools)), memory: vec![write] };
+        let from_tools = self.thread.branch().memory_source() == Source::Tool;
+        let step = Step::Planned { plan: Some(plan.render(from_tools)), memory: vec![write] };
         Ok(self.commit_all(record, vec![step], vec![event]).await?)
     }
 
     /// The model that plans, or that answers where none does.
-    fn planner(&self) -> Option<Arc<Route>> {
-        let means = &self.life.means;
+    fn planner_route(&self) -> Option<Arc<Route>> {
+        let means = &self.context.services;
         let routes = means.gateway.routes().ok()?;
         let planner = routes.planner.as_ref().map(|route| route.name.as_str());
         let chain = means.gateway.chain(planner, means.clock.monotonic()).ok()?;
-        chain.into_iter().next().filter(|route| planner.is_some() || route.model.plans())
+        chain.into_iter().next().filter(|route| planner.is_some() || route.model.can_plan())
     }
 
-    async fn ask_planner(&mut self, route: &Arc<Route>) -> Result<Option<Plan>, Stopped> {
-        let kit = Arc::clone(&self.life.kit);
-        let known = Known::of(&kit);
-        let system = known.told();
-        let messages = [Message::user(shown(self.thread.messages()))];
+    async fn request_plan(&mut self, route: &Arc<Route>) -> Result<Option<Plan>, Interrupt> {
+        let kit = Arc::clone(&self.context.snapshot);
+        let known = PlanChoices::from_snapshot(&kit);
+        let system = known.prompt();
+        let messages = [Message::user(planner_input(self.thread.messages()))];
         let prompt = estimate::text(&system) + estimate::messages(&messages);
-        let Some(_room) = self.room_for(prompt, MAX_PLAN, MAX_PLAN)? else { return Ok(None) };
-        let parts = route.model.ask(&Request {
+        let Some(_room) = self.reserve(prompt, MAX_PLAN_TOKENS, MAX_PLAN_TOKENS)? else { return Ok(None) };
+        let parts = route.model.stream(&Request {
             system: &system,
             messages: &messages,
             tools: &[],
             thinking: false,
-            max_output: Some(MAX_PLAN),
-            may_call: false,
+            max_output: Some(MAX_PLAN_TOKENS),
+            allow_tool_calls: false,
             cache_key: "plan",
         });
-        let answer = self.ask_aside(route, (parts, prompt), DEADLINE).await?;
-        Ok(answer.and_then(|answer| Plan::of(&answer, &known)))
+        let answer = self.call_auxiliary(route, (parts, prompt), PLAN_TIMEOUT).await?;
+        Ok(answer.and_then(|answer| Plan::parse(&answer, &known)))
     }
 }
 
-impl<'a> Known<'a> {
-    fn of(kit: &'a Kit) -> Self {
+impl<'a> PlanChoices<'a> {
+    fn from_snapshot(kit: &'a AgentSnapshot) -> Self {
         // What the model cannot be sent to has no place in a plan.
-        let agents = kit.agents.iter().filter(|_| kit.toolbox.has(RUN_AGENT));
-        let skills = kit.skills.iter().filter(|_| kit.toolbox.has(LOAD_SKILL));
+        let agents = kit.agents.iter().filter(|_| kit.toolbox.is_available(RUN_AGENT));
+        let skills = kit.skills.iter().filter(|_| kit.toolbox.is_available(LOAD_SKILL));
         Self {
             agents: agents.map(|agent| (agent.name.as_str(), agent.description.as_str())).collect(),
             skills: skills.map(|skill| (skill.name.as_str(), skill.description.as_str())).collect(),
@@ -137,14 +137,14 @@ impl<'a> Known<'a> {
     }
 
     /// What the planner is told.
-    fn told(&self) -> String {
-        let mut told = PLANNER.to_owned();
+    fn prompt(&self) -> String {
+        let mut told = PLANNER_PROMPT.to_owned();
         for (title, entries) in [("The agents:", &self.agents), ("The skills:", &self.skills)] {
             told.push_str("\n\n");
             told.push_str(title);
             for (name, description) in entries {
                 // Writing to a `String` cannot fail.
-                let _ = write!(told, "\n- {name}: {}", shortened(description, DESCRIPTION));
+                let _ = write!(told, "\n- {name}: {}", truncate_middle(description, MAX_DESCRIPTION_CHARS));
             }
             if entries.is_empty() {
                 told.push_str(" none.");
@@ -156,7 +156,7 @@ impl<'a> Known<'a> {
 
 impl Plan {
     /// The plan that an answer holds; none if there is nothing in it.
-    fn of(answer: &Answer, known: &Known<'_>) -> Option<Self> {
+    fn parse(answer: &Answer, known: &PlanChoices<'_>) -> Option<Self> {
         let text = answer.text();
         // Models like to put words or a fence around what they were asked for alone.
         let (start, end) = (text.find('{')?, text.rfind('}')?);
@@ -173,7 +173,7 @@ impl Plan {
     }
 
     /// The plan, as the model is told it.
-    fn told(&self, from_tools: bool) -> String {
+    fn render(&self, from_tools: bool) -> String {
         let mut lines = Vec::new();
         if !self.skills.is_empty() {
             let skills: Vec<String> = self.skills.iter().map(|skill| format!("`{skill}`")).collect();
@@ -185,7 +185,9 @@ impl Plan {
             lines.push(format!("The agent `{agent}` fits this: hand it the work with run_agent."));
         }
         let of = if from_tools {
-            format!(" from a conversation some of which {FROM_TOOLS}: a suggestion, not the user's word")
+            format!(
+                " from a conversation some of which {TOOL_ORIGIN_NOTE}: a suggestion, not the user's word"
+            )
         } else {
             String::new()
         };
@@ -197,32 +199,32 @@ impl Plan {
 }
 
 /// What the planner is shown of the conversation.
-fn shown(messages: &[Message]) -> String {
+fn planner_input(messages: &[Message]) -> String {
     let Some((new, before)) = messages.split_last() else { return String::new() };
-    let (count, length) = SHOWN;
-    let said = before.iter().filter_map(said).collect::<Vec<_>>();
+    let (count, length) = RECENT_MESSAGES;
+    let said = before.iter().filter_map(speaker_and_text).collect::<Vec<_>>();
     let recent = said.get(said.len().saturating_sub(count)..).unwrap_or_default();
     let mut text = String::new();
     for (who, what) in recent {
         // Writing to a `String` cannot fail.
-        let _ = write!(text, "{who}: {}\n\n", shortened(what, length));
+        let _ = write!(text, "{who}: {}\n\n", truncate_middle(what, length));
     }
-    let new = said_by(new).unwrap_or_default();
+    let new = message_text(new).unwrap_or_default();
     text.push_str("The user's new message:\n");
-    text.push_str(&shortened(&new, NEW_MESSAGE));
+    text.push_str(&truncate_middle(&new, MAX_NEW_MESSAGE_CHARS));
     text
 }
 
-fn said(message: &Message) -> Option<(&'static str, String)> {
+fn speaker_and_text(message: &Message) -> Option<(&'static str, String)> {
     let who = match message {
         Message::User { .. } => "The user",
         Message::Assistant { .. } => "The assistant",
         Message::Results(_) => return None,
     };
-    Some((who, said_by(message)?))
+    Some((who, message_text(message)?))
 }
 
-fn said_by(message: &Message) -> Option<String> {
+fn message_text(message: &Message) -> Option<String> {
     let text = match message {
         Message::User { content } => Content::text_of(content),
         Message::Assistant { blocks, .. } => {
@@ -243,13 +245,13 @@ mod tests {
 
     #[test]
     fn a_plan_is_found_in_whatever_words_are_around_it() {
-        let known = Known {
+        let known = PlanChoices {
             agents: vec![("finder", "Finds.")],
             skills: vec![("count", "Counts."), ("draw", "Draws.")],
         };
         let plan = |text: &str| {
             let blocks = vec![Block::Text { text: text.into(), signature: None }];
-            Plan::of(&Answer { blocks, ..Answer::default() }, &known)
+            Plan::parse(&Answer { blocks, ..Answer::default() }, &known)
         };
         let steps = vec!["Look.".to_owned()];
         let expected = Plan { agent: Some("finder".into()), steps: steps.clone(), ..Plan::default() };
@@ -262,8 +264,8 @@ mod tests {
         // Nor told to load a skill that is not there, or one twice.
         let found = plan("{\"skills\": [\"draw\", \"fly\", \"draw\", \"count\"]}").unwrap();
         assert_eq!(found.skills, ["draw", "count"]);
-        assert!(found.told(false).ends_with("for load_skill: `draw`, `count`."), "{found:?}");
-        assert!(found.told(true).contains(FROM_TOOLS), "{found:?}");
+        assert!(found.render(false).ends_with("for load_skill: `draw`, `count`."), "{found:?}");
+        assert!(found.render(true).contains(TOOL_ORIGIN_NOTE), "{found:?}");
         for nothing in [
             "",
             "No plan.",

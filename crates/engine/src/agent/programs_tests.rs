@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use strict_provider::{Reply, Wire};
 
-use super::rig::{Rig, check_turn, final_text};
-use crate::testing::{Seen, next_events, task_id, within};
-use crate::tools::rig::gone;
-use crate::tools::{Allowed, Setup, Toolbox};
+use super::harness::{AgentHarness, check_turn, final_text};
+use crate::testing::{SseEvent, next_events, task_id, with_deadline};
+use crate::tools::fixture::wait_for_exit;
+use crate::tools::{ToolDeps, Toolbox, WebAllowlist};
 
 /// An agent that runs programs, with these files in its catalog. What they run is allowed.
-async fn rig(files: &[(&str, Value)]) -> Rig {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+async fn harness(files: &[(&str, Value)]) -> AgentHarness {
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let put = |path: &str, text: String| {
         let path = rig.catalog_folder().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -23,7 +23,7 @@ async fn rig(files: &[(&str, Value)]) -> Rig {
     for (path, content) in files {
         put(path, content.as_str().map_or_else(|| content.to_string(), str::to_owned));
     }
-    rig.reload().await;
+    rig.reload_catalog().await;
     assert_eq!(rig.catalog.warnings, [""; 0]);
     rig
 }
@@ -37,13 +37,13 @@ fn tool(script: &str) -> Value {
 }
 
 /// Runs a turn to its end. Who is asked for leave gives it for good.
-async fn run(rig: &Rig, message: &str) -> Vec<Seen> {
+async fn run(rig: &AgentHarness, message: &str) -> Vec<SseEvent> {
     let mut reader = rig.begin(json!({"task_id": "t", "message": message})).await.unwrap();
     let mut all = Vec::new();
     while let Some(events) = next_events(&mut reader).await {
         for _ in events.iter().filter(|event| event.kind == "hitl_request") {
             let always = json!({"task_id": "t", "answer": "always"});
-            within(rig.agent.respond(serde_json::from_value(always).unwrap())).await.unwrap();
+            with_deadline(rig.agent.respond(serde_json::from_value(always).unwrap())).await.unwrap();
         }
         all.extend(events);
     }
@@ -52,7 +52,7 @@ async fn run(rig: &Rig, message: &str) -> Vec<Seen> {
 }
 
 /// What came of the calls, in the order in which they ended: outputs, or errors.
-fn results(events: &[Seen]) -> Vec<(&str, &str)> {
+fn results(events: &[SseEvent]) -> Vec<(&str, &str)> {
     let ended = events.iter().filter(|event| event.kind == "tool_result");
     ended
         .map(|event| {
@@ -64,14 +64,14 @@ fn results(events: &[Seen]) -> Vec<(&str, &str)> {
 
 #[tokio::test]
 async fn a_turn_runs_a_hundred_commands() {
-    let rig = rig(&[]).await;
+    let rig = harness(&[]).await;
     // Each is another one: the same with the same result is a loop.
     let command = |number: usize| json!({"command": format!("echo {number} >> log; wc -l < log")});
     for answer in 0..20 {
         let calls = (0..5).fold(Reply::new(), |reply, at| reply.tool_use("shell", command(5 * answer + at)));
         rig.provider.enqueue(calls);
     }
-    rig.provider.enqueue(Reply::of_text("All run."));
+    rig.provider.enqueue(Reply::from_text("All run."));
     let events = run(&rig, "go").await;
     assert_eq!(final_text(&events), "All run.");
     let results = results(&events);
@@ -83,15 +83,15 @@ async fn a_turn_runs_a_hundred_commands() {
 
 #[tokio::test]
 async fn how_far_programs_are_confined_is_told() {
-    let rig = rig(&[]).await;
-    let level = rig.agent.means.leash.as_ref().unwrap().confinement().level.clone();
+    let rig = harness(&[]).await;
+    let level = rig.agent.services.sandbox.as_ref().unwrap().confinement().level.clone();
     assert_eq!(rig.agent.activity().unwrap().confinement, level);
 }
 
 #[tokio::test]
 async fn whatever_programs_do_the_turn_goes_on() {
     let skill = "---\nname: forms\ndescription: Fills in forms.\n---\nDo.";
-    let rig = rig(&[
+    let rig = harness(&[
         ("tools/crash.json", tool("kill -SEGV $$")),
         ("tools/fail.json", tool("echo 'no such city' >&2; exit 1")),
         (
@@ -127,7 +127,7 @@ async fn whatever_programs_do_the_turn_goes_on() {
     ] {
         reply = reply.tool_use(name, input);
     }
-    rig.provider.enqueue_all([reply, Reply::of_text("That went badly.")]);
+    rig.provider.enqueue_all([reply, Reply::from_text("That went badly.")]);
     let events = run(&rig, "go").await;
     assert_eq!(final_text(&events), "That went badly.");
     let results = results(&events);
@@ -152,7 +152,7 @@ async fn whatever_programs_do_the_turn_goes_on() {
 
     rig.provider.enqueue_all([
         Reply::new().tool_use("shell", json!({"command": "echo well"})),
-        Reply::of_text("Now it is well."),
+        Reply::from_text("Now it is well."),
     ]);
     assert_eq!(final_text(&run(&rig, "again").await), "Now it is well.");
     rig.provider.assert_no_refusals();
@@ -160,15 +160,15 @@ async fn whatever_programs_do_the_turn_goes_on() {
 
 #[tokio::test]
 async fn long_output_is_read_on_from_its_file() {
-    let rig = rig(&[("tools/long.json", tool("seq -f 'line %.0f' 100000"))]).await;
-    rig.provider.enqueue_all([Reply::new().tool_use("long", json!({})), Reply::of_text("Long.")]);
+    let rig = harness(&[("tools/long.json", tool("seq -f 'line %.0f' 100000"))]).await;
+    rig.provider.enqueue_all([Reply::new().tool_use("long", json!({})), Reply::from_text("Long.")]);
     let events = run(&rig, "go").await;
     let (_, said) = results(&events)[0];
     assert!(said.starts_with("line 1\n") && said.ends_with("line 100000\n"), "{said}");
     let path = said.split('`').nth(1).unwrap();
     rig.provider.enqueue_all([
         Reply::new().tool_use("read_file", json!({"path": path, "offset": 100_000, "limit": 30})),
-        Reply::of_text("Read."),
+        Reply::from_text("Read."),
     ]);
     let events = run(&rig, "read on").await;
     let (_, said) = results(&events)[0];
@@ -177,10 +177,10 @@ async fn long_output_is_read_on_from_its_file() {
 
 #[tokio::test]
 async fn cancelled_its_programs_end() {
-    let rig = rig(&[("tools/hang.json", tool("echo $$ > pid; while :; do sleep 0.05; done"))]).await;
+    let rig = harness(&[("tools/hang.json", tool("echo $$ > pid; while :; do sleep 0.05; done"))]).await;
     rig.provider.enqueue(Reply::new().tool_use("hang", json!({})));
     let _reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
-    let pid = within(async {
+    let pid = with_deadline(async {
         loop {
             match std::fs::read_to_string(rig.workspace().join("pid")) {
                 Ok(pid) if pid.ends_with('\n') => return pid.trim().to_owned(),
@@ -189,19 +189,19 @@ async fn cancelled_its_programs_end() {
         }
     })
     .await;
-    within(rig.agent.cancel(&task_id("t"))).await.unwrap();
-    gone(&pid).await;
+    with_deadline(rig.agent.cancel(&task_id("t"))).await.unwrap();
+    wait_for_exit(&pid).await;
 }
 
 #[tokio::test]
 async fn an_input_that_is_not_as_the_schema_says_reaches_neither_the_tool_nor_a_person() {
-    let rig = rig(&[("tools/count.json", tool("echo run >> log"))]).await;
+    let rig = harness(&[("tools/count.json", tool("echo run >> log"))]).await;
     let calls = Reply::new()
         .tool_use("shell", json!({"command": ["rm", "-r"], "timeout_s": 0}))
         .tool_use("count", json!({"number": "one"}))
         .tool_use("write_file", json!({"path": "a"}));
-    rig.provider.enqueue_all([calls, Reply::of_text("I see.")]);
-    let events = rig.say("go").await;
+    rig.provider.enqueue_all([calls, Reply::from_text("I see.")]);
+    let events = rig.send("go").await;
     assert_eq!(final_text(&events), "I see.");
     assert!(!events.iter().any(|event| event.kind == "hitl_request"));
     let start = "the input is not as its schema says:\n";
@@ -223,7 +223,7 @@ async fn an_input_that_is_not_as_the_schema_says_reaches_neither_the_tool_nor_a_
 #[tokio::test]
 async fn without_a_leash_nothing_that_runs_programs_is_offered() {
     let skill = "---\nname: forms\ndescription: Fills in forms.\n---\nDo.";
-    let rig = rig(&[
+    let rig = harness(&[
         ("tools/count.json", tool("echo 1")),
         ("skills/forms/SKILL.md", json!(skill)),
         ("skills/forms/scripts/a.sh", json!("echo a")),
@@ -232,16 +232,16 @@ async fn without_a_leash_nothing_that_runs_programs_is_offered() {
     let offered = |toolbox: &Toolbox| {
         ["load_skill", "run_skill_script", "shell", "count"].map(|name| toolbox.find(name).is_some())
     };
-    assert_eq!(offered(&rig.agent.means.kits.current().toolbox), [true; 4]);
-    let without = Setup {
+    assert_eq!(offered(&rig.agent.services.snapshots.current().toolbox), [true; 4]);
+    let without = ToolDeps {
         workspace: rig.workspace(),
         brain: rig.brain.clone(),
         catalog: rig.catalog.clone(),
-        leash: None,
-        shelf: Arc::clone(&rig.agent.means.shelf),
-        places: crate::tools::Places::default(),
-        web: Allowed::default(),
-        memory: rig.agent.means.memory.clone(),
+        sandbox: None,
+        skill_dirs: Arc::clone(&rig.agent.services.skill_dirs),
+        process_permits: crate::tools::ProcessPermits::default(),
+        web_allowlist: WebAllowlist::default(),
+        memory_budget: rig.agent.services.memory_budget.clone(),
     };
     assert_eq!(offered(&Toolbox::built_in(&without)), [true, false, false, false]);
 }

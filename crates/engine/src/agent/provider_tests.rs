@@ -8,15 +8,15 @@ use contract::event::FailureCode::{
 };
 use pretty_assertions::assert_eq;
 use serde_json::json;
-use strict_provider::{Fault, Refusal, Reply, StrictProvider, Usage, Wire};
+use strict_provider::{Fault, MockProvider, Refusal, Reply, Usage, Wire};
 
-use super::rig::{Rig, WIRES, check_turn, failure, final_text, transcript};
-use crate::testing::{Seen, parse_sse, read_until, shown_text};
+use super::harness::{AgentHarness, WIRES, check_turn, failure, final_text, transcript};
+use crate::testing::{SseEvent, parse_sse, read_until, rendered_text};
 
 /// The `retrying` phases of a turn, each with the event that its `void_after` names.
-fn voids(events: &[Seen]) -> Vec<&Seen> {
+fn void_targets(events: &[SseEvent]) -> Vec<&SseEvent> {
     let retrying = events.iter().filter(|event| event.phase() == Some("retrying"));
-    let named = |event: &Seen| {
+    let named = |event: &SseEvent| {
         let void_after = event.data["void_after"].as_i64().unwrap();
         events.iter().find(|event| event.ts() == void_after).unwrap()
     };
@@ -26,19 +26,21 @@ fn voids(events: &[Seen]) -> Vec<&Seen> {
 #[tokio::test]
 async fn a_busy_provider_is_asked_again_after_the_time_it_wishes() {
     for wire in WIRES {
-        let rig = Rig::new(wire).await;
+        let rig = AgentHarness::new(wire).await;
         let wish = Fault::refuse(Refusal::RateLimited { retry_after_s: Some(3) });
         rig.provider.enqueue_all([
-            Reply::of_fault(wish),
-            Reply::of_fault(Fault::refuse(Refusal::Overloaded)),
-            Reply::of_fault(Fault::refuse(Refusal::ServerError)),
-            Reply::of_text("at last"),
+            Reply::from_fault(wish),
+            Reply::from_fault(Fault::refuse(Refusal::Overloaded)),
+            Reply::from_fault(Fault::refuse(Refusal::ServerError)),
+            Reply::from_text("at last"),
         ]);
-        let events = rig.say("go").await;
+        let events = rig.send("go").await;
         assert_eq!(final_text(&events), "at last");
-        assert!(voids(&events).is_empty(), "nothing was streamed that could be void");
-        let ms = rig.clock.slept().into_iter().map(|sleep| sleep.as_millis()).filter(|ms| *ms > 100);
-        let [wish, second, third] = ms.collect::<Vec<_>>()[..] else { panic!("{:?}", rig.clock.slept()) };
+        assert!(void_targets(&events).is_empty(), "nothing was streamed that could be void");
+        let ms = rig.clock.skipped_sleeps().into_iter().map(|sleep| sleep.as_millis()).filter(|ms| *ms > 100);
+        let [wish, second, third] = ms.collect::<Vec<_>>()[..] else {
+            panic!("{:?}", rig.clock.skipped_sleeps())
+        };
         assert!(wish == 3_000 && (800..=1_200).contains(&second) && (1_600..=2_400).contains(&third));
         rig.provider.assert_no_refusals();
     }
@@ -47,21 +49,21 @@ async fn a_busy_provider_is_asked_again_after_the_time_it_wishes() {
 const ANSWER: &str = "The quick brown fox jumps over the lazy dog.";
 
 /// The ways in which an answer of ten deltas can break.
-fn breaks() -> [Fault; 5] {
+fn stream_faults() -> [Fault; 5] {
     let all = Fault::cut_after(usize::MAX);
     [Fault::cut_after(1), Fault::cut_after(5), all, Fault::error_event_after(4), Fault::NoEndMark]
 }
 
 #[tokio::test]
 async fn an_answer_that_breaks_off_and_is_repeated_shows_no_seam() {
-    for (wire, fault) in WIRES.into_iter().flat_map(|wire| breaks().map(|fault| (wire, fault))) {
-        let rig = Rig::new(wire).await;
-        let broken = Reply::of_text(ANSWER).deltas(10).fault(fault.clone());
-        rig.provider.enqueue_all([broken.clone(), broken, Reply::of_text(ANSWER).deltas(7)]);
-        let events = rig.say("go").await;
+    for (wire, fault) in WIRES.into_iter().flat_map(|wire| stream_faults().map(|fault| (wire, fault))) {
+        let rig = AgentHarness::new(wire).await;
+        let broken = Reply::from_text(ANSWER).deltas(10).fault(fault.clone());
+        rig.provider.enqueue_all([broken.clone(), broken, Reply::from_text(ANSWER).deltas(7)]);
+        let events = rig.send("go").await;
         assert_eq!(final_text(&events), ANSWER, "{fault:?}");
-        assert_eq!(shown_text(&events, false), ANSWER, "{fault:?}");
-        assert!(voids(&events).is_empty(), "{fault:?}");
+        assert_eq!(rendered_text(&events, false), ANSWER, "{fault:?}");
+        assert!(void_targets(&events).is_empty(), "{fault:?}");
         assert_eq!(rig.replay(0).await, events);
         rig.provider.assert_no_refusals();
     }
@@ -70,15 +72,15 @@ async fn an_answer_that_breaks_off_and_is_repeated_shows_no_seam() {
 #[tokio::test]
 async fn an_answer_that_breaks_off_and_departs_is_void() {
     const OTHER: &str = "A slow dog looks on.";
-    for (wire, fault) in WIRES.into_iter().flat_map(|wire| breaks().map(|fault| (wire, fault))) {
-        let rig = Rig::new(wire).await;
-        let broken = Reply::of_text(ANSWER).deltas(10).fault(fault.clone());
-        rig.provider.enqueue_all([broken.clone(), broken, Reply::of_text(OTHER)]);
-        let events = rig.say("go").await;
+    for (wire, fault) in WIRES.into_iter().flat_map(|wire| stream_faults().map(|fault| (wire, fault))) {
+        let rig = AgentHarness::new(wire).await;
+        let broken = Reply::from_text(ANSWER).deltas(10).fault(fault.clone());
+        rig.provider.enqueue_all([broken.clone(), broken, Reply::from_text(OTHER)]);
+        let events = rig.send("go").await;
         assert_eq!(final_text(&events), OTHER, "{fault:?}");
-        assert_eq!(shown_text(&events, true), OTHER, "{fault:?}");
+        assert_eq!(rendered_text(&events, true), OTHER, "{fault:?}");
         // Nothing but the opening stood before the step, so all after it is void.
-        assert_eq!(voids(&events), [&events[0]], "{fault:?}");
+        assert_eq!(void_targets(&events), [&events[0]], "{fault:?}");
         let attempts = events.iter().filter_map(|event| event.data["attempt"].as_u64());
         assert_eq!(attempts.collect::<Vec<_>>(), [3]);
         assert_eq!(rig.replay(0).await, events);
@@ -89,11 +91,11 @@ async fn an_answer_that_breaks_off_and_departs_is_void() {
 #[tokio::test]
 async fn an_empty_answer_is_asked_for_again() {
     for wire in WIRES {
-        let rig = Rig::new(wire).await;
-        rig.provider.enqueue_all([Reply::of_text(""), Reply::of_text("at last")]);
-        let events = rig.say("go").await;
+        let rig = AgentHarness::new(wire).await;
+        rig.provider.enqueue_all([Reply::from_text(""), Reply::from_text("at last")]);
+        let events = rig.send("go").await;
         assert_eq!((final_text(&events).as_str(), rig.provider.requests().len()), ("at last", 2), "{wire:?}");
-        assert_eq!(shown_text(&events, true), "at last", "{wire:?}");
+        assert_eq!(rendered_text(&events, true), "at last", "{wire:?}");
         rig.provider.assert_no_refusals();
     }
 }
@@ -101,10 +103,10 @@ async fn an_empty_answer_is_asked_for_again() {
 #[tokio::test]
 async fn a_model_whose_answers_stay_empty_ends_the_turn() {
     for wire in WIRES {
-        let rig = Rig::new(wire).await;
+        let rig = AgentHarness::new(wire).await;
         let usage = Usage { input: Some(100), output: Some(1), ..Usage::default() };
-        rig.provider.set_default_reply(Reply::of_text(" ").usage(usage));
-        let events = rig.say("one").await;
+        rig.provider.set_default_reply(Reply::from_text(" ").usage(usage));
+        let events = rig.send("one").await;
         let failure = failure(&events);
         assert_eq!((failure.code, failure.retryable), (ProviderUnavailable, true), "{wire:?}");
         assert!(failure.message.contains("the model's answer was empty"), "{wire:?} {}", failure.message);
@@ -117,16 +119,19 @@ async fn a_model_whose_answers_stay_empty_ends_the_turn() {
 
 #[tokio::test]
 async fn only_the_step_that_broke_is_void() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     rig.provider.enqueue_all([
         Reply::new().thinking("Where?").text("I look.").tool_use("list_files", json!({"path": "."})),
         Reply::new().thinking("Hm.").text("Noth").fault(Fault::cut_after(usize::MAX)),
-        Reply::of_fault(Fault::refuse(Refusal::Overloaded)),
+        Reply::from_fault(Fault::refuse(Refusal::Overloaded)),
         Reply::new().thinking("Hm.").text("Nothing."),
     ]);
     let events = rig.run(json!({"task_id": "t", "message": "go", "super_thinking": true})).await;
-    assert_eq!(shown_text(&events, true), "I look.Nothing.");
-    assert_eq!(voids(&events).iter().map(|event| event.kind.as_str()).collect::<Vec<_>>(), ["tool_result"]);
+    assert_eq!(rendered_text(&events, true), "I look.Nothing.");
+    assert_eq!(
+        void_targets(&events).iter().map(|event| event.kind.as_str()).collect::<Vec<_>>(),
+        ["tool_result"]
+    );
     // The attempt that broke off is billed all the same.
     let usages: Vec<u64> = events.iter().filter_map(|event| event.data["output_tokens"].as_u64()).collect();
     assert!(usages.len() == 2 && usages[1] > usages[0], "{usages:?}");
@@ -140,16 +145,16 @@ async fn only_the_step_that_broke_is_void() {
 #[tokio::test]
 async fn a_provider_that_never_recovers_ends_the_turn_and_the_next_one_is_taken() {
     for wire in WIRES {
-        let rig = Rig::new(wire).await;
-        rig.provider.set_default_reply(Reply::of_text("half an ans").fault(Fault::cut_after(2)));
-        let events = rig.say("one").await;
+        let rig = AgentHarness::new(wire).await;
+        rig.provider.set_default_reply(Reply::from_text("half an ans").fault(Fault::cut_after(2)));
+        let events = rig.send("one").await;
         let failure = failure(&events);
         assert_eq!((failure.code, failure.retryable), (ProviderUnavailable, true));
         assert_eq!(rig.provider.requests().len(), 5);
-        assert!(voids(&events).is_empty(), "each attempt repeated the one before");
+        assert!(void_targets(&events).is_empty(), "each attempt repeated the one before");
         assert_eq!(rig.replay(0).await, events);
         rig.provider.set_default_reply(Reply::echo());
-        assert!(final_text(&rig.say("two").await).ends_with("two"));
+        assert!(final_text(&rig.send("two").await).ends_with("two"));
         rig.provider.assert_no_refusals();
     }
 }
@@ -172,15 +177,15 @@ async fn what_asking_again_cannot_mend_ends_the_turn_at_once() {
             (no_retry.clone(), ProviderUnavailable, true),
             (long.clone(), ProviderUnavailable, true),
         ] {
-            let rig = Rig::new(wire).await;
-            rig.provider.enqueue(Reply::of_fault(Fault::refuse(refusal.clone())));
-            let events = rig.say("one").await;
+            let rig = AgentHarness::new(wire).await;
+            rig.provider.enqueue(Reply::from_fault(Fault::refuse(refusal.clone())));
+            let events = rig.send("one").await;
             let failure = failure(&events);
             assert_eq!((failure.code, failure.retryable), (code, retryable), "{refusal:?}");
             assert!(!failure.message.contains("sk-1"));
             assert_eq!(rig.provider.requests().len(), 1, "{refusal:?}");
             // A history with a question that nobody answered is still one that the provider takes.
-            assert!(final_text(&rig.say("two").await).ends_with("two"));
+            assert!(final_text(&rig.send("two").await).ends_with("two"));
             rig.provider.assert_no_refusals();
         }
     }
@@ -188,28 +193,28 @@ async fn what_asking_again_cannot_mend_ends_the_turn_at_once() {
 
 #[tokio::test]
 async fn an_account_without_credit_is_not_asked_again() {
-    let rig = Rig::new(Wire::OpenAiChat).await;
-    rig.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::QuotaExhausted)));
-    let failure = failure(&rig.say("one").await);
+    let rig = AgentHarness::new(Wire::OpenAiChat).await;
+    rig.provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::QuotaExhausted)));
+    let failure = failure(&rig.send("one").await);
     assert_eq!((failure.code, failure.retryable), (ProviderUnavailable, false));
     assert_eq!(rig.provider.requests().len(), 1);
 }
 
 #[tokio::test]
 async fn an_errored_turn_as_a_client_sees_it() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     rig.provider.enqueue_all([
         Reply::new().text("I look.").tool_use("list_files", json!({"path": "."})),
-        Reply::of_fault(Fault::refuse(Refusal::Unauthorized)),
+        Reply::from_fault(Fault::refuse(Refusal::Unauthorized)),
     ]);
-    let events = rig.say("go").await;
-    let without_usage: Vec<Seen> = events.into_iter().filter(|event| event.kind != "usage").collect();
+    let events = rig.send("go").await;
+    let without_usage: Vec<SseEvent> = events.into_iter().filter(|event| event.kind != "usage").collect();
     insta::assert_snapshot!(transcript(&without_usage));
 }
 
 async fn failure_with(pairs: &[(&str, &str)]) -> Failure {
-    let rig = Rig::with_env(pairs, StrictProvider::start().await.unwrap(), Vec::new());
-    failure(&rig.say("hi").await)
+    let rig = AgentHarness::with_env(pairs, MockProvider::start().await.unwrap(), Vec::new());
+    failure(&rig.send("hi").await)
 }
 
 #[tokio::test]
@@ -239,17 +244,17 @@ async fn a_provider_that_is_not_there_is_unavailable() {
 
 #[tokio::test]
 async fn a_provider_that_falls_silent_is_given_up_in_the_end() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     rig.provider.enqueue_all([
-        Reply::of_text("and then").deltas(4).fault(Fault::hang_after(2)),
-        Reply::of_text("and then all was well"),
+        Reply::from_text("and then").deltas(4).fault(Fault::hang_after(2)),
+        Reply::from_text("and then all was well"),
     ]);
     let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     let mut events = read_until(&mut reader, |event| event.kind == "text_delta").await;
     // From here on nothing happens but the passing of time, which is let pass second by second until the call is
     // given up and the next one waited for.
     tokio::time::pause();
-    while !rig.clock.slept().iter().any(|sleep| sleep.as_millis() > 100) {
+    while !rig.clock.skipped_sleeps().iter().any(|sleep| sleep.as_millis() > 100) {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     }
     tokio::time::resume();
@@ -258,23 +263,23 @@ async fn a_provider_that_falls_silent_is_given_up_in_the_end() {
     }
     assert_eq!(check_turn(&events), Ok(()));
     assert_eq!(final_text(&events), "and then all was well");
-    assert_eq!(shown_text(&events, false), "and then all was well");
+    assert_eq!(rendered_text(&events, false), "and then all was well");
     rig.provider.assert_no_refusals();
 }
 
 #[tokio::test]
 async fn each_failure_code_reaches_health_only_if_it_is_the_providers() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
-    let gateway = &rig.agent.means.gateway;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let gateway = &rig.agent.services.gateway;
     for refusal in [Refusal::PromptTooLong, Refusal::Unauthorized, Refusal::Unauthorized] {
-        rig.provider.enqueue(Reply::of_fault(Fault::refuse(refusal)));
-        let code: FailureCode = failure(&rig.say("go").await).code;
+        rig.provider.enqueue(Reply::from_fault(Fault::refuse(refusal)));
+        let code: FailureCode = failure(&rig.send("go").await).code;
         assert!(matches!(code, ProviderRefused | ProviderAuth));
         assert_eq!(gateway.status(), "ok");
     }
-    rig.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::Unauthorized)));
-    rig.say("go").await;
+    rig.provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::Unauthorized)));
+    rig.send("go").await;
     assert!(gateway.status().starts_with("the last 3 calls failed"), "{}", gateway.status());
-    assert_eq!(final_text(&rig.say("well").await), "well");
+    assert_eq!(final_text(&rig.send("well").await), "well");
     assert_eq!(gateway.status(), "ok");
 }

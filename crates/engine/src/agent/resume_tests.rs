@@ -7,27 +7,27 @@ use pretty_assertions::assert_eq;
 use serde_json::json;
 use strict_provider::{Fault, Gate, Reply, Wire};
 
-use super::rig::{Gated, Rig, WIRES, check_turn, final_text};
+use super::harness::{AgentHarness, GatedTool, WIRES, check_turn, final_text};
 use super::thread::OUTCOME_UNKNOWN;
 use super::*;
-use crate::brain::Cut;
-use crate::brain::steps::Step;
-use crate::channel::Record;
-use crate::models::{Answer, Block, Tokens};
-use crate::testing::{Seen, read_until, shown_text, within};
+use crate::event_log::Commit;
+use crate::llm::{Answer, Block, TokenUsage};
+use crate::store::Rewind;
+use crate::store::steps::Step;
+use crate::testing::{SseEvent, read_until, rendered_text, with_deadline};
 
-fn phases(events: &[Seen]) -> Vec<&str> {
-    events.iter().filter_map(Seen::phase).collect()
+fn phases(events: &[SseEvent]) -> Vec<&str> {
+    events.iter().filter_map(SseEvent::phase).collect()
 }
 
 #[tokio::test]
 async fn stopped_in_the_middle_of_an_answer() {
     for wire in WIRES {
-        let mut rig = Rig::new(wire).await;
+        let mut rig = AgentHarness::new(wire).await;
         let gate = Gate::new();
         rig.provider.enqueue_all([
-            Reply::of_text("the answer of before").deltas(5).hold(2, &gate),
-            Reply::of_text("the answer of after"),
+            Reply::from_text("the answer of before").deltas(5).hold(2, &gate),
+            Reply::from_text("the answer of after"),
         ]);
         let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
         let before = read_until(&mut reader, |event| event.kind == "text_delta").await;
@@ -43,11 +43,11 @@ async fn stopped_in_the_middle_of_an_answer() {
         assert!(events.starts_with(&before));
         assert_eq!(check_turn(&events), Ok(()));
         assert_eq!(phases(&events), ["started", "resumed", "completed"]);
-        assert_eq!(shown_text(&events, false), "the answer of after");
+        assert_eq!(rendered_text(&events, false), "the answer of after");
         assert_eq!(final_text(&events), "the answer of after");
         // A client that only saw what came before goes on from there.
         let after = before.last().unwrap().ts();
-        let both: Vec<Seen> = before.into_iter().chain(rig.replay(after).await).collect();
+        let both: Vec<SseEvent> = before.into_iter().chain(rig.replay(after).await).collect();
         assert_eq!(both, events);
         assert!(rig.brain.open_turns().unwrap().is_empty());
         rig.provider.assert_no_refusals();
@@ -57,11 +57,11 @@ async fn stopped_in_the_middle_of_an_answer() {
 #[tokio::test]
 async fn stopped_in_the_middle_of_an_answer_from_which_the_next_one_departs() {
     for wire in WIRES {
-        let mut rig = Rig::new(wire).await;
+        let mut rig = AgentHarness::new(wire).await;
         let gate = Gate::new();
         rig.provider.enqueue_all([
-            Reply::of_text("the answer of before").deltas(5).hold(2, &gate),
-            Reply::of_text("another answer"),
+            Reply::from_text("the answer of before").deltas(5).hold(2, &gate),
+            Reply::from_text("another answer"),
         ]);
         let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
         read_until(&mut reader, |event| event.kind == "text_delta").await;
@@ -71,7 +71,7 @@ async fn stopped_in_the_middle_of_an_answer_from_which_the_next_one_departs() {
         let events = rig.replay(0).await;
         assert_eq!(check_turn(&events), Ok(()));
         assert_eq!(phases(&events), ["started", "resumed", "retrying", "completed"]);
-        assert_eq!(shown_text(&events, true), "another answer");
+        assert_eq!(rendered_text(&events, true), "another answer");
         let attempt = events.iter().find_map(|event| event.data["attempt"].as_u64());
         assert_eq!(attempt, Some(2));
         rig.provider.assert_no_refusals();
@@ -80,9 +80,9 @@ async fn stopped_in_the_middle_of_an_answer_from_which_the_next_one_departs() {
 
 #[tokio::test]
 async fn stopped_before_anything_was_streamed_nothing_is_void() {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
-    let late = Reply::of_text("never").fault(Fault::SlowHeaders { delay_ms: 60_000 });
-    rig.provider.enqueue_all([late.clone(), late, Reply::of_text("now")]);
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let late = Reply::from_text("never").fault(Fault::SlowHeaders { delay_ms: 60_000 });
+    rig.provider.enqueue_all([late.clone(), late, Reply::from_text("now")]);
     drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
     for requests in 1..=2 {
         rig.provider.wait_for_requests(requests).await;
@@ -97,15 +97,15 @@ async fn stopped_before_anything_was_streamed_nothing_is_void() {
 
 #[tokio::test]
 async fn stopped_in_the_middle_of_an_idempotent_tool_it_is_run_again() {
-    let gated = Gated::new(true);
-    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    let gated = GatedTool::new(true);
+    let mut rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
     rig.provider
-        .enqueue_all([Reply::new().text("I try.").tool_use("gated", json!({})), Reply::of_text("done")]);
+        .enqueue_all([Reply::new().text("I try.").tool_use("gated", json!({})), Reply::from_text("done")]);
     drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
-    gated.begun(1).await;
+    gated.wait_for_runs(1).await;
     rig.restart().await;
     rig.agent.resume().unwrap();
-    gated.begun(2).await;
+    gated.wait_for_runs(2).await;
     gated.may_end.add_permits(1);
     let events = rig.replay(0).await;
     assert_eq!(check_turn(&events), Ok(()));
@@ -119,14 +119,14 @@ async fn stopped_in_the_middle_of_an_idempotent_tool_it_is_run_again() {
 #[tokio::test]
 async fn stopped_in_the_middle_of_any_other_tool_it_is_not_run_again_and_the_model_is_told() {
     for wire in WIRES {
-        let gated = Gated::new(false);
-        let mut rig = Rig::with_tools(wire, vec![gated.clone()]).await;
+        let gated = GatedTool::new(false);
+        let mut rig = AgentHarness::with_tools(wire, vec![gated.clone()]).await;
         rig.provider.enqueue_all([
             Reply::new().tool_use("gated", json!({})).tool_use("list_files", json!({"path": "."})),
-            Reply::of_text("I shall check."),
+            Reply::from_text("I shall check."),
         ]);
         let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
-        gated.begun(1).await;
+        gated.wait_for_runs(1).await;
         // The other call's result is on record and stays.
         read_until(&mut reader, |event| event.kind == "tool_result").await;
         rig.restart().await;
@@ -143,11 +143,11 @@ async fn stopped_in_the_middle_of_any_other_tool_it_is_not_run_again_and_the_mod
 
 #[tokio::test]
 async fn a_tool_that_is_gone_after_the_restart_may_still_have_run() {
-    let gated = Gated::new(true);
-    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    rig.provider.enqueue_all([Reply::new().tool_use("gated", json!({})), Reply::of_text("I see.")]);
+    let gated = GatedTool::new(true);
+    let mut rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    rig.provider.enqueue_all([Reply::new().tool_use("gated", json!({})), Reply::from_text("I see.")]);
     drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
-    gated.begun(1).await;
+    gated.wait_for_runs(1).await;
     rig.tools.clear();
     rig.restart().await;
     rig.agent.resume().unwrap();
@@ -160,7 +160,7 @@ async fn a_tool_that_is_gone_after_the_restart_may_still_have_run() {
 
 #[tokio::test]
 async fn a_turn_that_is_being_opened_while_the_engine_stops_is_either_begun_or_refused() {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     // Another program has the write lock, so that the opening takes until after the stop has begun.
     let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
     outside.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -171,8 +171,8 @@ async fn a_turn_that_is_being_opened_while_the_engine_stops_is_either_begun_or_r
         let mut stop = std::pin::pin!(rig.agent.stop(Duration::from_secs(20)));
         assert!(futures::poll!(stop.as_mut()).is_pending());
         outside.execute_batch("ROLLBACK").unwrap();
-        within(stop).await;
-        assert!(within(execute).await.is_ok());
+        with_deadline(stop).await;
+        assert!(with_deadline(execute).await.is_ok());
     }
     rig.restart().await;
     rig.agent.resume().unwrap();
@@ -180,13 +180,13 @@ async fn a_turn_that_is_being_opened_while_the_engine_stops_is_either_begun_or_r
 }
 
 /// Puts on record that a turn was opened and answered, as if the engine had been killed right then.
-async fn answered_and_killed(rig: &Rig) -> MessageId {
-    let channel = rig.agent.channels.open(&crate::testing::task_id("t")).unwrap();
-    let recorder = channel.begin(TurnId::new()).unwrap();
+async fn commit_answered_turn(rig: &AgentHarness) -> MessageId {
+    let channel = rig.agent.event_logs.open(&crate::testing::task_id("t")).unwrap();
+    let recorder = channel.begin_turn(TurnId::new()).unwrap();
     let opened = crate::testing::opened("go");
-    recorder.commit(opening::record(&recorder, None, &opened, Cut::default())).await.unwrap();
+    recorder.commit(turn_open::opening_commit(&recorder, None, &opened, Rewind::default())).await.unwrap();
     let blocks = vec![Block::Text { text: "the last word".into(), signature: None }];
-    let answer = Answer { blocks, usage: Tokens::default(), stop: crate::models::StopCause::Done };
+    let answer = Answer { blocks, usage: TokenUsage::default(), stop: crate::llm::FinishReason::Done };
     let answer_id = MessageId::new();
     let answered = Step::Answered {
         message_id: answer_id,
@@ -195,14 +195,14 @@ async fn answered_and_killed(rig: &Rig) -> MessageId {
         cost_usd: None,
         capped: false,
     };
-    recorder.commit(Record::new().step(answered)).await.unwrap();
+    recorder.commit(Commit::new().step(answered)).await.unwrap();
     answer_id
 }
 
 #[tokio::test]
 async fn stopped_after_the_last_answer_the_model_is_not_asked_again() {
-    let mut rig = Rig::new(Wire::AnthropicMessages).await;
-    let answer_id = answered_and_killed(&rig).await;
+    let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    let answer_id = commit_answered_turn(&rig).await;
     rig.restart().await;
     rig.agent.resume().unwrap();
     let events = rig.replay(0).await;
@@ -219,8 +219,8 @@ async fn stopped_after_the_last_answer_the_model_is_not_asked_again() {
 
 #[tokio::test]
 async fn a_turn_that_gets_on_between_starts_may_be_stopped_for_ever() {
-    let gated = Gated::new(true);
-    let mut rig = Rig::with_tools(Wire::OpenAiChat, vec![gated.clone()]).await;
+    let gated = GatedTool::new(true);
+    let mut rig = AgentHarness::with_tools(Wire::OpenAiChat, vec![gated.clone()]).await;
     // Another call each time: it gets on, and is no loop.
     let call = |number: usize| Reply::new().tool_use("gated", json!({"number": number}));
     rig.provider.set_default_reply(call(0));
@@ -229,17 +229,17 @@ async fn a_turn_that_gets_on_between_starts_may_be_stopped_for_ever() {
     for number in 1..=10 {
         rig.provider.set_default_reply(call(number));
         runs += 1;
-        gated.begun(runs).await;
+        gated.wait_for_runs(runs).await;
         rig.restart().await;
         rig.agent.resume().unwrap();
         // The call that was cut off is run again, and let go: a step further.
         runs += 1;
-        gated.begun(runs).await;
+        gated.wait_for_runs(runs).await;
         gated.may_end.add_permits(1);
     }
     runs += 1;
-    gated.begun(runs).await;
-    rig.provider.set_default_reply(Reply::of_text("enough"));
+    gated.wait_for_runs(runs).await;
+    rig.provider.set_default_reply(Reply::from_text("enough"));
     gated.may_end.add_permits(1);
     let events = rig.replay(0).await;
     assert_eq!(check_turn(&events), Ok(()));
@@ -253,7 +253,7 @@ fn gated_calls(count: usize) -> Reply {
 }
 
 /// What the calls of task `t` came to.
-async fn outcomes(rig: &Rig) -> Vec<String> {
+async fn outcomes(rig: &AgentHarness) -> Vec<String> {
     let events = rig.replay(0).await;
     assert_eq!(final_text(&events), "done");
     let results = events.iter().filter(|event| event.kind == "tool_result");
@@ -262,15 +262,15 @@ async fn outcomes(rig: &Rig) -> Vec<String> {
 
 #[tokio::test]
 async fn once_the_engine_stops_no_call_begins_and_it_is_run_after_the_restart() {
-    let gated = Gated::new(false);
-    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    rig.provider.enqueue_all([gated_calls(10), Reply::of_text("done")]);
+    let gated = GatedTool::new(false);
+    let mut rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    rig.provider.enqueue_all([gated_calls(10), Reply::from_text("done")]);
     drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
-    gated.begun(8).await;
+    gated.wait_for_runs(8).await;
     rig.agent.stopping.cancel();
-    rig.agent.turns.close();
+    rig.agent.tracker.close();
     gated.may_end.add_permits(8);
-    within(rig.agent.turns.wait()).await;
+    with_deadline(rig.agent.tracker.wait()).await;
     assert_eq!(gated.runs.load(Ordering::Acquire), 8);
     rig.restart().await;
     rig.agent.resume().unwrap();
@@ -281,18 +281,18 @@ async fn once_the_engine_stops_no_call_begins_and_it_is_run_after_the_restart() 
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_place_has_not_begun() {
-    let gated = Gated::new(false);
-    let mut rig = Rig::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    rig.provider.enqueue_all([gated_calls(2), Reply::of_text("done")]);
-    let calls = Arc::clone(&rig.agent.means.calls);
+    let gated = GatedTool::new(false);
+    let mut rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
+    rig.provider.enqueue_all([gated_calls(2), Reply::from_text("done")]);
+    let calls = Arc::clone(&rig.agent.services.tool_permits);
     let others = u32::try_from(calls.available_permits() - 1).unwrap();
     let held = calls.acquire_many(others).await.unwrap();
     drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
-    gated.begun(1).await;
+    gated.wait_for_runs(1).await;
     rig.kill().await;
     drop(held);
     rig.agent.resume().unwrap();
-    gated.begun(2).await;
+    gated.wait_for_runs(2).await;
     gated.may_end.add_permits(1);
     // Of the one that had begun nobody knows what it did.
     let mut outcomes = outcomes(&rig).await;

@@ -8,25 +8,25 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::aside::whole;
-use super::asking::{Asking, Remedy};
-use super::budget::room_beside;
-use super::model_step::{LEAST_ANSWER, jitter};
-use super::{Agent, AgentError, DirectError, Means};
-use crate::brain::{Brain, SkillOutline, Spent};
-use crate::models::{
-    Answer, Message, ModelError, ModelErrorKind, Request, Route, StopCause, Tokens, estimate,
+use super::auxiliary_call::collect_answer;
+use super::budget::reserve_outside_turn;
+use super::model_step::{MIN_ANSWER_TOKENS, jitter};
+use super::retry_policy::{Remedy, StepAttempts};
+use super::{Agent, AgentError, DirectError, Services};
+use crate::llm::{
+    Answer, FinishReason, Message, ModelError, ModelErrorKind, Request, Route, TokenUsage, estimate,
 };
+use crate::store::{Brain, CallUsage, SkillOutline};
 use crate::tools::{RUN_SKILL_SCRIPT, ToolError};
 
 /// The most bytes that a model is given.
-const MAX_INPUT: usize = 1024 * 1024;
+const MAX_INPUT_BYTES: usize = 1024 * 1024;
 /// What a model is told where it is given nothing.
-const NO_INPUT: &str = "Go ahead.";
+const DEFAULT_INPUT: &str = "Go ahead.";
 /// How long a model may take, with all attempts.
-const DEADLINE: Duration = Duration::from_mins(10);
+const RUN_TIMEOUT: Duration = Duration::from_mins(10);
 /// How a caller learns when the budget lets them ask again.
-const FREE_AGAIN: &str = "`quota_state` tells when it is free again";
+const QUOTA_HINT: &str = "`quota_state` tells when it is free again";
 
 /// What a script of a skill is run with.
 #[derive(Deserialize)]
@@ -58,14 +58,14 @@ impl Agent {
                 format!("`params.script`: is required, for the skill has no prompt; there are: {scripts}");
             return Err(DirectError::Invalid(message));
         };
-        self.ask_skill(prompt.to_owned(), input(params)?).await
+        self.run_prompt(prompt.to_owned(), model_input(params)?).await
     }
 
     /// The skills that can be run, each with the JSON schema of what it takes.
     pub async fn skill_methods(&self) -> Result<Vec<(String, Value)>, AgentError> {
-        let skills = self.skills_at_hand();
+        let skills = self.available_skills();
         let outlines = self.read(move |_| skills.outlines()).await?;
-        Ok(outlines.into_iter().map(|outline| (outline.name.to_string(), schema(outline))).collect())
+        Ok(outlines.into_iter().map(|outline| (outline.name.to_string(), params_schema(outline))).collect())
     }
 
     async fn run_script(
@@ -84,22 +84,22 @@ impl Agent {
         })
     }
 
-    async fn ask_skill(&self, system: String, input: String) -> Result<String, DirectError> {
-        let at_work = self.begin_direct()?;
+    async fn run_prompt(&self, system: String, input: String) -> Result<String, DirectError> {
+        let at_work = self.begin_direct_call()?;
         let call = PromptCall {
             brain: self.brain.clone(),
-            means: Arc::clone(&self.means),
+            services: Arc::clone(&self.services),
             stopping: self.stopping.clone(),
-            over: self.means.clock.monotonic().saturating_add(DEADLINE),
+            deadline: self.services.clock.monotonic().saturating_add(RUN_TIMEOUT),
             system,
             messages: [Message::user(input)],
         };
         let asking = async move {
             let _at_work = at_work;
-            call.ask().await
+            call.run().await
         };
         // Goes on by itself, also if the caller is gone: what it costs is to be on record.
-        let asking = self.turns.spawn(asking.in_current_span());
+        let asking = self.tracker.spawn(asking.in_current_span());
         asking.await.unwrap_or_else(|_| Err(AgentError::Stopping.into()))
     }
 }
@@ -107,53 +107,58 @@ impl Agent {
 /// A call of a model beside all turns, with a skill's prompt.
 struct PromptCall {
     brain: Brain,
-    means: Arc<Means>,
+    services: Arc<Services>,
     stopping: CancellationToken,
     /// When it must be over, by the monotonic clock.
-    over: Duration,
+    deadline: Duration,
     system: String,
     messages: [Message; 1],
 }
 
 impl PromptCall {
     /// Asks until a model answers or there is no hope, as in a turn.
-    async fn ask(&self) -> Result<String, DirectError> {
-        let means = &self.means;
-        let routes = means.gateway.routes().map_err(|error| failed(&error))?;
-        let chain = means.gateway.chain(None, means.clock.monotonic()).map_err(|error| failed(&error))?;
-        let usual = routes.chain.first().map(|route| route.name.clone()).unwrap_or_default();
+    async fn run(&self) -> Result<String, DirectError> {
+        let means = &self.services;
+        let routes = means.gateway.routes().map_err(|error| model_failure(&error))?;
+        let chain =
+            means.gateway.chain(None, means.clock.monotonic()).map_err(|error| model_failure(&error))?;
+        let primary = routes.chain.first().map(|route| route.name.clone()).unwrap_or_default();
         // There is no conversation to shorten.
-        let Some(mut asking) = Asking::new(chain, usual, routes.retry, false) else {
-            return Err(failed(&ModelError::new(ModelErrorKind::NotConfigured, "no model is configured")));
+        let Some(mut asking) = StepAttempts::new(chain, primary, routes.retry, false) else {
+            return Err(model_failure(&ModelError::new(
+                ModelErrorKind::NotConfigured,
+                "no model is configured",
+            )));
         };
         let prompt = estimate::text(&self.system) + estimate::messages(&self.messages);
         loop {
             let route = Arc::clone(asking.route());
-            let most = route.max_output.min(route.context_window.saturating_sub(prompt)).max(LEAST_ANSWER);
-            let room =
-                room_beside(means, &self.brain, (prompt, most, LEAST_ANSWER)).map_err(AgentError::from)?;
+            let most =
+                route.max_output.min(route.context_window.saturating_sub(prompt)).max(MIN_ANSWER_TOKENS);
+            let room = reserve_outside_turn(means, &self.brain, (prompt, most, MIN_ANSWER_TOKENS))
+                .map_err(AgentError::from)?;
             let Some(room) = room else {
-                return Err(DirectError::NoAnswer(format!("the budget of tokens is used up; {FREE_AGAIN}")));
+                return Err(DirectError::NoAnswer(format!("the budget of tokens is used up; {QUOTA_HINT}")));
             };
-            asking.begin();
-            let error = match self.attempt(&route, prompt, room.bound.unwrap_or(most)).await? {
-                Ok(answer) => return text_of(&answer, room.is_cut),
+            asking.begin_attempt();
+            let error = match self.attempt(&route, prompt, room.max_tokens.unwrap_or(most)).await? {
+                Ok(answer) => return complete_text(&answer, room.is_reduced),
                 Err(error) => error,
             };
             drop(room);
             let now = means.clock.monotonic();
-            let pause = match asking.after(&error, now, jitter()) {
+            let pause = match asking.remedy_for(&error, now, jitter()) {
                 Remedy::Wait(delay) => delay,
-                Remedy::StandIn => {
-                    means.gateway.gave_up(&route, now);
+                Remedy::Fallback => {
+                    means.gateway.open_circuit(&route, now);
                     Duration::ZERO
                 }
-                Remedy::Shorten | Remedy::DropReasoning | Remedy::GiveUp => {
-                    return Err(failed(&asking.gave_up(Some(error))));
+                Remedy::Compact | Remedy::DropReasoning | Remedy::GiveUp => {
+                    return Err(model_failure(&asking.into_error(Some(error))));
                 }
             };
-            if now.saturating_add(pause) >= self.over {
-                return Err(failed(&asking.gave_up(Some(error))));
+            if now.saturating_add(pause) >= self.deadline {
+                return Err(model_failure(&asking.into_error(Some(error))));
             }
             self.pause(pause).await?;
         }
@@ -166,28 +171,32 @@ impl PromptCall {
         prompt: u64,
         bound: u64,
     ) -> Result<Result<Answer, ModelError>, AgentError> {
-        let means = &self.means;
-        let parts = route.model.ask(&Request {
+        let means = &self.services;
+        let parts = route.model.stream(&Request {
             system: &self.system,
             messages: &self.messages,
             tools: &[],
             thinking: false,
             max_output: Some(bound),
-            may_call: false,
+            allow_tool_calls: false,
             cache_key: "skill",
         });
-        let left = self.over.saturating_sub(means.clock.monotonic());
+        let left = self.deadline.saturating_sub(means.clock.monotonic());
         let outcome = tokio::select! {
             biased;
-            outcome = whole(parts, prompt, &*means.clock, left) => outcome,
+            outcome = collect_answer(parts, prompt, &*means.clock, left) => outcome,
             () = self.stopping.cancelled() => {
-                self.spent(route, Tokens { input: prompt, estimated: true, ..Tokens::default() }).await?;
+                self.record_usage(route, TokenUsage { input: prompt, estimated: true, ..TokenUsage::default() }).await?;
                 return Err(AgentError::Stopping);
             }
         };
-        means.gateway.note(route, outcome.as_ref().map(|answer| &answer.usage), means.clock.monotonic());
-        let spent = outcome.as_ref().map_or_else(|error| error.spent, |answer| answer.usage);
-        self.spent(route, spent).await?;
+        means.gateway.record_outcome(
+            route,
+            outcome.as_ref().map(|answer| &answer.usage),
+            means.clock.monotonic(),
+        );
+        let spent = outcome.as_ref().map_or_else(|error| error.usage, |answer| answer.usage);
+        self.record_usage(route, spent).await?;
         Ok(outcome)
     }
 
@@ -195,36 +204,36 @@ impl PromptCall {
         tokio::select! {
             biased;
             () = self.stopping.cancelled() => Err(AgentError::Stopping),
-            () = self.means.clock.sleep(pause) => Ok(()),
+            () = self.services.clock.sleep(pause) => Ok(()),
         }
     }
 
     /// Takes down what a call cost, so that budgets count it.
-    async fn spent(&self, route: &Route, tokens: Tokens) -> Result<(), AgentError> {
-        if tokens == Tokens::default() {
+    async fn record_usage(&self, route: &Route, tokens: TokenUsage) -> Result<(), AgentError> {
+        if tokens == TokenUsage::default() {
             return Ok(());
         }
-        let spent = Spent { model: route.model.name().to_owned(), tokens };
-        let at = self.means.clock.now();
-        Ok(self.brain.write(move |rows| rows.insert_spent(at, &spent)).await?)
+        let spent = CallUsage { model: route.model.name().to_owned(), tokens };
+        let at = self.services.clock.now();
+        Ok(self.brain.write(move |rows| rows.insert_call_usage(at, &spent)).await?)
     }
 }
 
-/// The text of an answer, if that is whole. `is_cut` where the budgets left it less room than the model gives.
-fn text_of(answer: &Answer, is_cut: bool) -> Result<String, DirectError> {
-    if let Some(error) = answer.declined() {
-        return Err(failed(&error));
+/// The text of an answer, if that is whole. `is_reduced` where the budgets left it less room than the model gives.
+fn complete_text(answer: &Answer, is_reduced: bool) -> Result<String, DirectError> {
+    if let Some(error) = answer.refusal() {
+        return Err(model_failure(&error));
     }
     let cut_off = |why: &str| Err(DirectError::Failed(ToolError(format!("the answer was cut off: {why}"))));
     match answer.stop {
-        StopCause::Length if is_cut => Err(DirectError::NoAnswer(format!(
-            "the answer was cut off: it used the budget of tokens up; {FREE_AGAIN}"
+        FinishReason::Length if is_reduced => Err(DirectError::NoAnswer(format!(
+            "the answer was cut off: it used the budget of tokens up; {QUOTA_HINT}"
         ))),
-        StopCause::Length => {
+        FinishReason::Length => {
             cut_off("it is longer than the model's `max_output`; ask for less, or raise that")
         }
-        StopCause::ContextFull => cut_off("it filled the model's context window; give it less"),
-        StopCause::Done | StopCause::Refusal | StopCause::Unknown => {
+        FinishReason::ContextFull => cut_off("it filled the model's context window; give it less"),
+        FinishReason::Done | FinishReason::Refusal | FinishReason::Unknown => {
             let text = answer.text();
             if text.trim().is_empty() {
                 return Err(DirectError::NoAnswer("the model answered without a text; ask again".into()));
@@ -235,7 +244,7 @@ fn text_of(answer: &Answer, is_cut: bool) -> Result<String, DirectError> {
 }
 
 /// What a model is given: `input`, or all of the parameters as JSON.
-fn input(mut params: Map<String, Value>) -> Result<String, DirectError> {
+fn model_input(mut params: Map<String, Value>) -> Result<String, DirectError> {
     let input = match params.remove("input") {
         Some(Value::String(input)) if params.is_empty() => input,
         Some(input) => {
@@ -245,14 +254,14 @@ fn input(mut params: Map<String, Value>) -> Result<String, DirectError> {
         None if params.is_empty() => String::new(),
         None => Value::Object(params).to_string(),
     };
-    if input.len() > MAX_INPUT {
-        return Err(DirectError::Invalid(format!("`params`: must be at most {MAX_INPUT} bytes long")));
+    if input.len() > MAX_INPUT_BYTES {
+        return Err(DirectError::Invalid(format!("`params`: must be at most {MAX_INPUT_BYTES} bytes long")));
     }
-    Ok(if input.trim().is_empty() { NO_INPUT.to_owned() } else { input })
+    Ok(if input.trim().is_empty() { DEFAULT_INPUT.to_owned() } else { input })
 }
 
 /// The JSON schema of what a skill takes.
-fn schema(SkillOutline { scripts, has_prompt, .. }: SkillOutline) -> Value {
+fn params_schema(SkillOutline { scripts, has_prompt, .. }: SkillOutline) -> Value {
     let mut properties = Map::from_iter([("input".to_owned(), json!({"type": "string"}))]);
     if !scripts.is_empty() {
         properties.insert("script".into(), json!({"type": "string", "enum": scripts}));
@@ -263,9 +272,9 @@ fn schema(SkillOutline { scripts, has_prompt, .. }: SkillOutline) -> Value {
 }
 
 /// A model gives no answer: what is asked is at fault, or else it is not the caller's doing.
-fn failed(error: &ModelError) -> DirectError {
+fn model_failure(error: &ModelError) -> DirectError {
     let message = error.message.clone();
-    if error.is_about_request() {
+    if error.is_request_error() {
         DirectError::Failed(ToolError(message))
     } else {
         DirectError::NoAnswer(message)

@@ -7,16 +7,16 @@ use contract::{GrantId, TaskId, TurnId};
 
 use serde_json::Value;
 
-use super::calls::no_room;
-use super::listing::Order;
-use super::{Agent, AgentError, loading};
-use crate::brain::steps::{Base, MemoryWrite};
-use crate::brain::{Brain, TaskDeletion};
+use super::messages::MessageList;
+use super::tool_calls::working_memory_full;
+use super::{Agent, AgentError, thread_loader};
 use crate::memory_budget::MemoryUse;
-use crate::tools::check_memory;
+use crate::store::steps::{MemoryWrite, TurnBase};
+use crate::store::{Brain, TaskDeletion};
+use crate::tools::validate_working_memory;
 
 /// How many times as large as in the journal messages are in memory, with the answer that is made of them.
-const LISTED: usize = 3;
+const LIST_MEMORY_FACTOR: usize = 3;
 
 /// A page of the messages of a task.
 pub struct MessagePage {
@@ -43,14 +43,14 @@ impl Agent {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?.row;
         let unknown = || AgentError::UnknownMessage("`before`: there is no such message in this task".into());
         let before = before.map(|id| id.parse().map_err(|_| unknown())).transpose()?;
-        let order = self.brain.blocking(move |brain| Order::read(brain, task)).await;
+        let order = self.brain.run_blocking(move |brain| MessageList::load(brain, task)).await;
         let order = order.ok_or(AgentError::Stopping)??;
         let page = order.page(limit.unwrap_or(usize::MAX), before).ok_or_else(unknown)?;
-        let size = order.bytes(page.clone()).saturating_mul(LISTED);
-        let _reserved = self.means.memory.reserve(MemoryUse::Lists, size).await?;
+        let size = order.journal_bytes(page.clone()).saturating_mul(LIST_MEMORY_FACTOR);
+        let _reserved = self.services.memory_budget.reserve(MemoryUse::Lists, size).await?;
         let has_older = page.start > 0;
-        let list = move |brain: &Brain| order.messages(brain, task, page);
-        let messages = self.brain.blocking(list).await.ok_or(AgentError::Stopping)??;
+        let list = move |brain: &Brain| order.load_messages(brain, task, page);
+        let messages = self.brain.run_blocking(list).await.ok_or(AgentError::Stopping)??;
         Ok(MessagePage { messages, has_older })
     }
 
@@ -62,23 +62,26 @@ impl Agent {
 
     /// Writes to the working memory of a task between two turns; null takes a value out.
     pub async fn set_working_memory(&self, task_id: &TaskId, write: MemoryWrite) -> Result<(), AgentError> {
-        check_memory(&write.key, &write.value).map_err(AgentError::Invalid)?;
-        let tasks_kept = self.transfers.keep_tasks().await?;
+        validate_working_memory(&write.key, &write.value).map_err(AgentError::Invalid)?;
+        let tasks_kept = self.transfers.lock_tasks().await?;
         let recorder = {
-            let _turns = self.running.turns();
-            let channel = self.channels.existing(task_id)?.ok_or(AgentError::UnknownTask)?;
+            let _turns = self.registry.lock();
+            let channel = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
             // As a turn takes it: no turn begins before this is on record.
-            channel.begin(TurnId::new()).map_err(|_| AgentError::Busy)?
+            channel.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
         };
-        let task = recorder.channel().task();
-        let branch = self.brain.blocking(move |brain| loading::load_ended(brain, task, Base::End)).await;
+        let task = recorder.event_log().task();
+        let branch = self
+            .brain
+            .run_blocking(move |brain| thread_loader::load_branch(brain, task, TurnBase::End))
+            .await;
         if !branch.ok_or(AgentError::Stopping)??.has_room_for(std::slice::from_ref(&write)) {
-            return Err(AgentError::Invalid(format!("`value`: {}", no_room())));
+            return Err(AgentError::Invalid(format!("`value`: {}", working_memory_full())));
         }
-        let (brain, at) = (self.brain.clone(), self.means.clock.now());
+        let (brain, at) = (self.brain.clone(), self.services.clock.now());
         // Goes on by itself, also if the caller is gone.
-        let writing = self.turns.spawn(async move {
-            let noted = brain.write(move |rows| rows.note_memory(task, &write, at)).await;
+        let writing = self.tracker.spawn(async move {
+            let noted = brain.write(move |rows| rows.write_memory_between_turns(task, &write, at)).await;
             drop(recorder);
             drop(tasks_kept);
             noted
@@ -98,26 +101,26 @@ impl Agent {
 
     /// Deletes a task with all that only it had, and what was learned from it where that is to go too.
     pub async fn delete(&self, task_id: &TaskId, with_knowledge: bool) -> Result<(), AgentError> {
-        let tasks_kept = self.transfers.keep_tasks().await?;
+        let tasks_kept = self.transfers.lock_tasks().await?;
         let recorder = {
             // While one looks nobody begins a turn.
-            let _turns = self.running.turns();
-            let channel = self.channels.existing(task_id)?.ok_or(AgentError::UnknownTask)?;
+            let _turns = self.registry.lock();
+            let channel = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
             // As a turn takes it: no other turn can begin while the task is being deleted.
-            channel.begin(TurnId::new()).map_err(|_| AgentError::Busy)?
+            channel.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
         };
-        let outputs = self.means.outputs.kept().await?;
+        let outputs = self.services.outputs.spilled_calls().await?;
         let deletion = TaskDeletion { with_knowledge, outputs };
-        let (brain, channels, running) = (self.brain.clone(), self.channels.clone(), self.running.clone());
+        let (brain, channels, running) = (self.brain.clone(), self.event_logs.clone(), self.registry.clone());
         let task_id = task_id.clone();
         // Goes on by itself, also if the caller is gone: nobody may have the channel before the task is gone.
-        let deleting = self.turns.spawn(async move {
-            let task = recorder.channel().task();
+        let deleting = self.tracker.spawn(async move {
+            let task = recorder.event_log().task();
             brain.write(move |rows| rows.delete_task(task, &deletion)).await?;
-            recorder.forget_published();
+            recorder.clear_published();
             // From here on the name belongs to whoever takes it next.
-            let _turns = running.turns();
-            channels.forget(&task_id);
+            let _turns = running.lock();
+            channels.remove(&task_id);
             drop(recorder);
             drop(tasks_kept);
             Ok::<_, AgentError>(())
@@ -128,7 +131,7 @@ impl Agent {
     }
 
     /// What waits for a person, over all tasks.
-    pub async fn pending(&self) -> Result<Vec<PendingRequest>, AgentError> {
+    pub async fn pending_requests(&self) -> Result<Vec<PendingRequest>, AgentError> {
         self.read(Brain::pending).await
     }
 
@@ -146,6 +149,6 @@ impl Agent {
         &self,
         read: impl FnOnce(&Brain) -> Result<T, rusqlite::Error> + Send + 'static,
     ) -> Result<T, AgentError> {
-        Ok(self.brain.blocking(read).await.ok_or(AgentError::Stopping)??)
+        Ok(self.brain.run_blocking(read).await.ok_or(AgentError::Stopping)??)
     }
 }

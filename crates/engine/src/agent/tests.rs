@@ -7,12 +7,14 @@ use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 use strict_provider::{Gate, Reply, Stop, Usage, Wire};
 
-use super::rig::{Gated, Rig, SPELLING, WIRES, check_turn, final_text, transcript};
+use super::harness::{
+    AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, check_turn, final_text, transcript,
+};
 use super::*;
-use crate::lessons::caches::assert_prefix;
+use crate::llm::ToolSpec;
 use crate::memory_budget::MemoryUse;
-use crate::models::ToolSpec;
-use crate::testing::{Seen, read_all, read_until, shown_text, task_id, within};
+use crate::regressions::prompt_caches::assert_prefix;
+use crate::testing::{SseEvent, read_all, read_until, rendered_text, task_id, with_deadline};
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolStep};
 
 fn tokens(input: u64, output: u64) -> Usage {
@@ -27,7 +29,7 @@ fn tokens(input: u64, output: u64) -> Usage {
 }
 
 /// The results that the last request carries, as the provider's ids, texts and error marks.
-fn results(rig: &Rig) -> Vec<(String, bool)> {
+fn results(rig: &AgentHarness) -> Vec<(String, bool)> {
     let request = rig.last_request();
     let said = ["messages", "input", "contents"].into_iter().find_map(|name| request.body[name].as_array());
     let messages = said.unwrap();
@@ -62,7 +64,7 @@ fn results(rig: &Rig) -> Vec<(String, bool)> {
 #[tokio::test]
 async fn a_turn_with_thinking_text_and_parallel_tools() {
     for wire in WIRES {
-        let rig = Rig::new(wire).await;
+        let rig = AgentHarness::new(wire).await;
         std::fs::create_dir(rig.workspace()).unwrap();
         std::fs::write(rig.workspace().join("notes.txt"), "buy milk").unwrap();
         rig.provider.enqueue_all([
@@ -72,12 +74,12 @@ async fn a_turn_with_thinking_text_and_parallel_tools() {
                 .tool_use("working_memory_set", json!({"key": "colour", "value": "green"}))
                 .usage(tokens(100, 20)),
             Reply::new().tool_use("read_file", json!({"path": "notes.txt"})).usage(tokens(150, 10)),
-            Reply::of_text("Your notes say: buy milk.").usage(tokens(180, 8)),
+            Reply::from_text("Your notes say: buy milk.").usage(tokens(180, 8)),
         ]);
         let request = json!({"task_id": "t", "message": "my colour is green", "super_thinking": true});
         let events = rig.run(request).await;
         insta::assert_snapshot!(format!("turn_{wire:?}"), transcript(&events));
-        assert_eq!(shown_text(&events, true), "One moment.Your notes say: buy milk.");
+        assert_eq!(rendered_text(&events, true), "One moment.Your notes say: buy milk.");
         assert_eq!(results(&rig)[0].0, "buy milk");
         assert_eq!(rig.replay(0).await, events);
         rig.provider.assert_no_refusals();
@@ -87,18 +89,18 @@ async fn a_turn_with_thinking_text_and_parallel_tools() {
 #[tokio::test]
 async fn parallel_calls_run_at_once_and_are_answered_in_their_order() {
     for wire in WIRES {
-        let gated = Gated::new(true);
-        let rig = Rig::with_tools(wire, vec![gated.clone()]).await;
+        let gated = GatedTool::new(true);
+        let rig = AgentHarness::with_tools(wire, vec![gated.clone()]).await;
         rig.provider.enqueue_all([
             Reply::new()
                 .tool_use("gated", json!({}))
                 .tool_use("list_files", json!({"path": "."}))
                 .tool_use("gated", json!({})),
-            Reply::of_text("all three"),
+            Reply::from_text("all three"),
         ]);
         let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
         // The second is done while the first and the third still run.
-        gated.begun(2).await;
+        gated.wait_for_runs(2).await;
         let mut events = read_until(&mut reader, |event| event.kind == "tool_result").await;
         assert_eq!(events.last().unwrap().data["tool"], "list_files");
         gated.may_end.add_permits(2);
@@ -112,18 +114,18 @@ async fn parallel_calls_run_at_once_and_are_answered_in_their_order() {
 
 #[tokio::test]
 async fn eight_calls_of_an_answer_run_at_once_and_the_others_begin_as_those_end() {
-    let gated = Gated::new(true);
-    let rig = Rig::with_tools(WIRES[0], vec![gated.clone()]).await;
+    let gated = GatedTool::new(true);
+    let rig = AgentHarness::with_tools(WIRES[0], vec![gated.clone()]).await;
     let calls =
         (0..20).fold(Reply::new(), |reply, number| reply.tool_use("gated", json!({"number": number})));
-    rig.provider.enqueue_all([calls, Reply::of_text("all twenty")]);
+    rig.provider.enqueue_all([calls, Reply::from_text("all twenty")]);
     let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
-    gated.begun(8).await;
+    gated.wait_for_runs(8).await;
     gated.may_end.add_permits(1);
     let mut events = read_until(&mut reader, |event| event.kind == "tool_result").await;
-    gated.begun(9).await;
+    gated.wait_for_runs(9).await;
     // A call that has not begun is not told of: after a crash nobody takes it for one that may have run.
-    let begun = |events: &[Seen]| events.iter().filter(|event| event.kind == "tool_call").count();
+    let begun = |events: &[SseEvent]| events.iter().filter(|event| event.kind == "tool_call").count();
     assert!((8..=9).contains(&begun(&events)), "{events:#?}");
     gated.may_end.add_permits(19);
     events.extend(read_all(reader).await);
@@ -154,22 +156,25 @@ impl Tool for Crashing {
 
 #[tokio::test]
 async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
-    for wire in SPELLING {
+    for wire in STREAMED_INPUT_WIRES {
         for (call, why) in [
             (Reply::new().tool_use("fly", json!({})), "there is no tool called `fly`"),
             (Reply::new().tool_use("crashing", json!({})), "the tool crashed"),
             (Reply::new().tool_use("read_file", json!({})), "at `/`: \"path\" is a required property"),
             (Reply::new().tool_use("read_file", json!({"path": "../x"})), "leads out of the workspace"),
-            (Reply::new().tool_use_cut("gated", "{\"a\": [1,").stop(Stop::ToolUse), "was not valid JSON"),
-            (Reply::new().tool_use_cut("gated", "[]").stop(Stop::ToolUse), "was not a JSON object"),
-            (Reply::new().tool_use_cut("gated", "{\"a\": ").stop(Stop::MaxTokens), "not run"),
+            (
+                Reply::new().truncated_tool_use("gated", "{\"a\": [1,").stop(Stop::ToolUse),
+                "was not valid JSON",
+            ),
+            (Reply::new().truncated_tool_use("gated", "[]").stop(Stop::ToolUse), "was not a JSON object"),
+            (Reply::new().truncated_tool_use("gated", "{\"a\": ").stop(Stop::MaxTokens), "not run"),
             // Whole by chance: still nobody knows whether the model was done with it.
             (Reply::new().tool_use("gated", json!({})).stop(Stop::MaxTokens), "cut off inside this call"),
         ] {
-            let gated = Gated::new(true);
-            let rig = Rig::with_tools(wire, vec![gated.clone(), Arc::new(Crashing)]).await;
-            rig.provider.enqueue_all([call, Reply::of_text("I see.")]);
-            let events = rig.say("go").await;
+            let gated = GatedTool::new(true);
+            let rig = AgentHarness::with_tools(wire, vec![gated.clone(), Arc::new(Crashing)]).await;
+            rig.provider.enqueue_all([call, Reply::from_text("I see.")]);
+            let events = rig.send("go").await;
             assert_eq!(final_text(&events), "I see.");
             let result = events.iter().find(|event| event.kind == "tool_result").unwrap();
             let error = result.data["error"].as_str().unwrap();
@@ -183,16 +188,16 @@ async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
 
 #[tokio::test]
 async fn a_cut_answer_runs_the_calls_before_the_cut() {
-    for wire in SPELLING {
-        let rig = Rig::new(wire).await;
+    for wire in STREAMED_INPUT_WIRES {
+        let rig = AgentHarness::new(wire).await;
         rig.provider.enqueue_all([
             Reply::new()
                 .tool_use("list_files", json!({"path": "."}))
-                .tool_use_cut("list_files", "{\"path\": \".")
+                .truncated_tool_use("list_files", "{\"path\": \".")
                 .stop(Stop::MaxTokens),
-            Reply::of_text("ok"),
+            Reply::from_text("ok"),
         ]);
-        assert_eq!(final_text(&rig.say("go").await), "ok");
+        assert_eq!(final_text(&rig.send("go").await), "ok");
         let told = results(&rig);
         assert_eq!(told[0].0, "(empty)");
         assert!(told[1].0.contains("not run"), "{told:?}");
@@ -203,7 +208,7 @@ async fn a_cut_answer_runs_the_calls_before_the_cut() {
 #[tokio::test]
 async fn over_a_whole_task_each_request_has_the_one_before_as_its_prefix() {
     for wire in WIRES {
-        let rig = Rig::new(wire).await;
+        let rig = AgentHarness::new(wire).await;
         for turn in 0..6 {
             rig.provider.enqueue_all([
                 Reply::new()
@@ -228,28 +233,28 @@ async fn over_a_whole_task_each_request_has_the_one_before_as_its_prefix() {
 #[tokio::test]
 async fn an_answer_of_nothing_leaves_a_history_that_the_provider_takes() {
     for wire in WIRES {
-        let rig = Rig::new(wire).await;
+        let rig = AgentHarness::new(wire).await;
         let look = || Reply::new().tool_use("list_files", json!({"path": "."}));
         // After a step it says that nothing is left to do.
         rig.provider.enqueue_all([
             look(),
             Reply::new(),
             look(),
-            Reply::of_text(" \n"),
-            Reply::of_text("now"),
+            Reply::from_text(" \n"),
+            Reply::from_text("now"),
         ]);
-        assert_eq!(final_text(&rig.say("one").await), "");
-        assert_eq!(final_text(&rig.say("two").await), " \n");
-        assert_eq!(final_text(&rig.say("three").await), "now");
+        assert_eq!(final_text(&rig.send("one").await), "");
+        assert_eq!(final_text(&rig.send("two").await), " \n");
+        assert_eq!(final_text(&rig.send("three").await), "now");
         rig.provider.assert_no_refusals();
     }
 }
 
 #[tokio::test]
 async fn one_turn_runs_per_task_and_tasks_run_side_by_side() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let gate = Gate::new();
-    rig.provider.enqueue(Reply::of_text("slow").hold(0, &gate));
+    rig.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
     let reader = rig.begin(json!({"task_id": "t", "message": "one"})).await.unwrap();
     gate.reached().await;
     let second = rig.begin(json!({"task_id": "t", "message": "two"})).await;
@@ -260,14 +265,14 @@ async fn one_turn_runs_per_task_and_tasks_run_side_by_side() {
     let events = read_all(reader).await;
     assert_eq!(final_text(&events), "slow");
     // Free from the moment that its end is seen.
-    assert_eq!(final_text(&rig.say("four").await), "four");
+    assert_eq!(final_text(&rig.send("four").await), "four");
 }
 
 #[tokio::test]
 async fn a_turn_goes_on_without_its_client_and_a_replay_gives_exactly_the_rest() {
-    let rig = Rig::new(Wire::OpenAiChat).await;
+    let rig = AgentHarness::new(Wire::OpenAiChat).await;
     let gate = Gate::new();
-    rig.provider.enqueue(Reply::of_text("one two three four").deltas(8).hold(4, &gate));
+    rig.provider.enqueue(Reply::from_text("one two three four").deltas(8).hold(4, &gate));
     let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     let seen = read_until(&mut reader, |event| event.kind == "text_delta").await;
     drop(reader);
@@ -277,15 +282,15 @@ async fn a_turn_goes_on_without_its_client_and_a_replay_gives_exactly_the_rest()
     gate.release();
     let rest = read_all(live).await;
     assert_eq!(rig.replay(after).await, rest);
-    let whole: Vec<Seen> = seen.into_iter().chain(rest).collect();
+    let whole: Vec<SseEvent> = seen.into_iter().chain(rest).collect();
     assert_eq!(rig.replay(0).await, whole);
     assert_eq!(check_turn(&whole), Ok(()));
-    assert_eq!(shown_text(&whole, true), "one two three four");
+    assert_eq!(rendered_text(&whole, true), "one two three four");
 }
 
 #[tokio::test]
 async fn a_caller_that_hangs_up_before_it_is_answered_still_has_its_turn() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let request = serde_json::from_value(json!({"task_id": "t", "message": "go"})).unwrap();
     {
         let mut execute = std::pin::pin!(rig.agent.execute(request));
@@ -297,20 +302,20 @@ async fn a_caller_that_hangs_up_before_it_is_answered_still_has_its_turn() {
 
 #[tokio::test]
 async fn the_cap_on_model_calls_ends_a_turn_well_with_its_calls_answered() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     rig.provider.set_default_reply(Reply::new().text("on").tool_use("list_files", json!({"path": "."})));
     let events = rig.run(json!({"task_id": "t", "message": "loop", "max_turns": 3})).await;
     assert_eq!(events.last().unwrap().data["stop_reason"], "max_turns");
     assert_eq!(final_text(&events), "on");
     assert_eq!(rig.provider.requests().len(), 3);
     rig.provider.set_default_reply(Reply::echo());
-    assert_eq!(final_text(&rig.say("and now?").await), "and now?");
+    assert_eq!(final_text(&rig.send("and now?").await), "and now?");
     rig.provider.assert_no_refusals();
 }
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_by_name_and_begins_nothing() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let sound = json!([{"type": "document", "media_type": "audio/wav", "data": "aGk="}]);
     for (field, fields) in [
         ("message", json!({"message": ""})),
@@ -333,7 +338,7 @@ async fn what_cannot_be_is_refused_by_name_and_begins_nothing() {
 
 #[tokio::test]
 async fn a_stopping_agent_begins_nothing() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     rig.agent.stop(Duration::from_secs(5)).await;
     let refused = rig.begin(json!({"task_id": "t", "message": "hi"})).await;
     assert!(matches!(refused, Err(AgentError::Stopping)));
@@ -342,7 +347,7 @@ async fn a_stopping_agent_begins_nothing() {
 
 #[tokio::test]
 async fn a_turn_whose_step_cannot_be_written_goes_on_when_it_can() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
     outside
         .execute_batch(
@@ -355,16 +360,16 @@ async fn a_turn_whose_step_cannot_be_written_goes_on_when_it_can() {
     outside.execute_batch("DROP TRIGGER full").unwrap();
     events.extend(read_all(reader).await);
     assert_eq!(check_turn(&events), Ok(()));
-    assert_eq!(shown_text(&events, false), "kept");
+    assert_eq!(rendered_text(&events, false), "kept");
     assert_eq!(final_text(&events), "kept");
     assert!(rig.brain.open_turns().unwrap().is_empty());
-    assert_eq!(rig.brain.check(), Ok(()));
+    assert_eq!(rig.brain.check_health(), Ok(()));
     rig.provider.assert_no_refusals();
 }
 
 #[tokio::test]
 async fn a_turn_whose_step_can_never_be_written_ends_errored() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
     outside
         .execute_batch(
@@ -372,18 +377,18 @@ async fn a_turn_whose_step_can_never_be_written_ends_errored() {
              BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
         )
         .unwrap();
-    let events = rig.say("lost").await;
+    let events = rig.send("lost").await;
     assert_eq!(events.last().unwrap().data["code"], "INTERNAL_ERROR");
     assert!(rig.provider.requests().len() <= 10, "{}", rig.provider.requests().len());
     outside.execute_batch("DROP TRIGGER full").unwrap();
-    assert_eq!(final_text(&rig.say("again").await), "again");
+    assert_eq!(final_text(&rig.send("again").await), "again");
     rig.provider.assert_no_refusals();
 }
 
 #[test]
 fn the_turn_check_goes_red() {
     let event = |kind: &str, data: Value| {
-        let data = contract::event::encode(&task_id("t"), TurnId::new(), 1, kind, &data.to_string());
+        let data = contract::event::encode_sse(&task_id("t"), TurnId::new(), 1, kind, &data.to_string());
         crate::testing::parse_sse(data.as_bytes()).remove(0)
     };
     let message_id = MessageId::new();
@@ -396,7 +401,7 @@ fn the_turn_check_goes_red() {
     let thought = event("thinking_delta", json!({"text": "x"}));
     let call = json!({"tool_call_id": contract::CallId::new(), "tool": "t", "input": {}});
     let call = event("tool_call", call);
-    let whole = |middle: &[&Seen]| -> Vec<Seen> {
+    let whole = |middle: &[&SseEvent]| -> Vec<SseEvent> {
         [&started].into_iter().chain(middle.iter().copied()).chain([&errored, &error]).cloned().collect()
     };
     assert_eq!(check_turn(&whole(&[&start(0), &text, &stop(0)])), Ok(()));
@@ -416,7 +421,7 @@ fn the_turn_check_goes_red() {
 
 #[tokio::test]
 async fn a_turn_begins_while_every_other_read_of_the_brain_is_slow() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let begun = Arc::new(tokio::sync::Semaphore::new(0));
     let mut holds = Vec::new();
     for _ in 0..crate::threads::BRAIN_THREADS {
@@ -428,11 +433,11 @@ async fn a_turn_begins_while_every_other_read_of_the_brain_is_slow() {
                 begun.add_permits(1);
                 let _ = release.recv();
             };
-            brain.blocking(slow).await
+            brain.run_blocking(slow).await
         });
     }
     let all = u32::try_from(holds.len()).unwrap();
-    drop(within(begun.acquire_many(all)).await.unwrap());
+    drop(with_deadline(begun.acquire_many(all)).await.unwrap());
     rig.begin(json!({"task_id": "t", "message": "hello"})).await.unwrap();
     // Searches and lists end only now.
     drop(holds);
@@ -440,9 +445,9 @@ async fn a_turn_begins_while_every_other_read_of_the_brain_is_slow() {
 
 #[tokio::test]
 async fn a_turn_whose_media_find_no_memory_waits_for_it() {
-    let rig = Rig::new(Wire::AnthropicMessages).await;
-    rig.provider.enqueue(Reply::of_text("seen"));
-    let all = rig.agent.means.memory.reserve(MemoryUse::Media, usize::MAX).await.unwrap();
+    let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+    rig.provider.enqueue(Reply::from_text("seen"));
+    let all = rig.agent.services.memory_budget.reserve(MemoryUse::Media, usize::MAX).await.unwrap();
     let image = json!({"type": "image", "media_type": "image/png", "data": "AAAA".repeat(100 << 10)});
     let look = json!({"task_id": "t", "message": "look", "media": [image]});
     let reader = rig.begin(look).await.unwrap();

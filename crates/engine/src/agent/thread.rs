@@ -8,25 +8,25 @@ use std::ops::RangeInclusive;
 use contract::event::{HitlKind, StopReason};
 use contract::{CallId, HitlId, MessageId, TurnId};
 
-use super::branch::{Branch, Place};
-use super::repeats::{Repeats, Times};
-use super::rewrite::RewriteKind;
+use super::branch::{Branch, MessageOrigin};
+use super::compaction_view::RewriteKind;
+use super::loop_detector::{LoopDetector, RepeatCount};
 use super::turn::Turn;
-use crate::brain::StoredStep;
-use crate::brain::steps::{Opened, Said, Step, TurnOutcome};
-use crate::models::{Answer, Block, Content, Message, StopCause, ToolOutcome, ToolReply, ToolUse};
-use crate::sabotage::{self, Saboteur};
-use crate::tools::{PersonsAnswer, RUN_AGENT};
+use crate::fault_injection::{self, Mutation};
+use crate::llm::{Answer, Block, Content, FinishReason, Message, ToolOutcome, ToolReply, ToolUse};
+use crate::store::StoredStep;
+use crate::store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
+use crate::tools::{HumanAnswer, RUN_AGENT};
 
 /// What a turn does next.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Next {
+pub(crate) enum NextAction {
     /// Ask the model.
-    AskModel,
+    CallModel,
     /// See to the calls of the last answer that have no result.
     RunTools(Vec<OpenCall>),
     /// Wait for a person.
-    Wait(Asked),
+    AwaitHuman(PendingHitl),
     /// End well.
     Complete(StopReason),
 }
@@ -39,9 +39,9 @@ pub(crate) struct OpenCall {
     /// How far it has come.
     pub(crate) stage: OpenStage,
     /// Whether clients have seen it.
-    pub(crate) told: bool,
+    pub(crate) sent: bool,
     /// What its tool asked and was answered.
-    pub(crate) answers: Vec<PersonsAnswer>,
+    pub(crate) answers: Vec<HumanAnswer>,
 }
 
 /// How far a call has come.
@@ -57,7 +57,7 @@ pub(crate) enum OpenStage {
 
 /// A request for a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct PendingHitl {
     /// The request.
     pub(crate) request_id: HitlId,
     /// The call for which it is made.
@@ -78,7 +78,7 @@ pub(crate) struct Thread {
     branch: Branch,
     calls: Vec<CallState>,
     /// Who waits for a person, in their order. The first one is shown.
-    asked: Vec<Asked>,
+    pending_hitl: Vec<PendingHitl>,
     /// What the user said since the model was asked last.
     steered: Vec<(MessageId, String)>,
     turn: Turn,
@@ -88,34 +88,34 @@ pub(crate) struct Thread {
 struct CallState {
     call: ToolUse,
     stage: Stage,
-    told: bool,
-    answers: Vec<PersonsAnswer>,
+    sent: bool,
+    answers: Vec<HumanAnswer>,
     remarks: Vec<Content>,
     /// How often it was made with its result.
-    times: Times,
+    repeat_count: RepeatCount,
     /// The conversation of the sub-agent that it runs.
-    sub: Option<Box<Thread>>,
+    sub_agent: Option<Box<Thread>>,
 }
 
 #[derive(Debug)]
 enum Stage {
     Open(OpenStage),
-    Waiting,
+    AwaitingHuman,
     Done(ToolOutcome),
 }
 
 /// A journal that does not begin a turn before it goes on with it.
 #[derive(Debug, thiserror::Error)]
 #[error("the journal of turn {0} does not begin with its opening")]
-pub(crate) struct NotOpened(pub(super) TurnId);
+pub(crate) struct MissingOpening(pub(super) TurnId);
 
 impl Thread {
     /// The conversation of a journal, up to where that ends; none where it has none.
-    pub(super) fn last(steps: Vec<StoredStep>) -> Result<Option<Self>, NotOpened> {
-        let mut folding = Folding::new(Branch::whole());
-        steps.into_iter().try_for_each(|stored| folding.take(stored)).map_err(|error| match error {
-            FoldError::NotOpened(error) => error,
-            FoldError::Unreachable(turn_id) => NotOpened(turn_id),
+    pub(super) fn from_journal(steps: Vec<StoredStep>) -> Result<Option<Self>, MissingOpening> {
+        let mut folding = JournalFold::new(Branch::retaining_all());
+        steps.into_iter().try_for_each(|stored| folding.apply(stored)).map_err(|error| match error {
+            FoldError::MissingOpening(error) => error,
+            FoldError::BaseNotInMemory(turn_id) => MissingOpening(turn_id),
         })?;
         Ok(folding.thread)
     }
@@ -124,30 +124,30 @@ impl Thread {
     pub(crate) fn open(mut branch: Branch, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
         let (events_from, ts) = stamps.into_inner();
         let Opened { message_id, notes, message, media, options, base } = opened;
-        branch.go_to(base);
+        branch.rewind_to(base);
         if base.is_retry() {
             // What was taught since stands beside what is answered anew.
             for note in &notes {
-                branch.add_to_last(note);
+                branch.append_to_last(note);
             }
-            branch.told_of_notes();
+            branch.mark_memory_note_sent();
         } else {
             let text = Content::Text { text: message };
             let notes = notes.into_iter().map(|text| Content::Note { text });
-            let content = notes.chain([text]).chain(media.into_iter().map(Content::stored)).collect();
-            branch.push(Message::User { content }, Place::Opening { message_id, events_from });
+            let content = notes.chain([text]).chain(media.into_iter().map(Content::without_data)).collect();
+            branch.push(Message::User { content }, MessageOrigin::Opening { message_id, events_from });
         }
         let turn = Turn::new(message_id, options, base, ts);
-        Self { branch, calls: Vec::new(), asked: Vec::new(), steered: Vec::new(), turn }
+        Self { branch, calls: Vec::new(), pending_hitl: Vec::new(), steered: Vec::new(), turn }
     }
 
     /// What remains of the conversation when its turn is over.
-    pub(super) fn ended(mut self) -> Branch {
-        self.settle();
+    pub(super) fn into_branch(mut self) -> Branch {
+        self.close_step();
         self.branch
     }
 
-    /// The conversation, as a model is sent it. Valid whenever [`Thread::next`] says [`Next::AskModel`].
+    /// The conversation, as a model is sent it. Valid whenever [`Thread::next_action`] says [`NextAction::CallModel`].
     pub(crate) fn messages(&self) -> &[Message] {
         self.branch.messages()
     }
@@ -163,182 +163,203 @@ impl Thread {
     }
 
     /// What waits for a person, in its order. The first one is shown to them.
-    pub(crate) fn asked(&self) -> &[Asked] {
-        &self.asked
+    pub(crate) fn pending_hitl(&self) -> &[PendingHitl] {
+        &self.pending_hitl
     }
 
     /// A call of the last answer, or of the last answer of a sub-agent.
     pub(crate) fn call(&self, call_id: CallId) -> Option<&ToolUse> {
         self.calls.iter().find_map(|state| {
             let own = (state.call.call_id == call_id).then_some(&state.call);
-            own.or_else(|| state.sub.as_ref()?.call(call_id))
+            own.or_else(|| state.sub_agent.as_ref()?.call(call_id))
         })
     }
 
     /// The conversation of the sub-agent that a call of the last answer runs.
-    pub(crate) fn sub(&self, call_id: CallId) -> Option<&Self> {
+    pub(crate) fn sub_agent(&self, call_id: CallId) -> Option<&Self> {
         let state = self.calls.iter().find(|state| state.call.call_id == call_id)?;
-        state.sub.as_deref()
+        state.sub_agent.as_deref()
     }
 
     /// The calls whose sub-agents are at work.
-    pub(crate) fn delegating(&self) -> impl Iterator<Item = (&ToolUse, &Self)> {
+    pub(crate) fn active_sub_agents(&self) -> impl Iterator<Item = (&ToolUse, &Self)> {
         let at_work = self.calls.iter().filter(|state| matches!(state.stage, Stage::Open(_)));
-        at_work.filter_map(|state| Some((&state.call, state.sub.as_deref()?)))
+        at_work.filter_map(|state| Some((&state.call, state.sub_agent.as_deref()?)))
     }
 
     /// The calls that clients have seen and whose result they have not.
-    pub(crate) fn calls_told_open(&self) -> impl Iterator<Item = &ToolUse> {
+    pub(crate) fn sent_open_calls(&self) -> impl Iterator<Item = &ToolUse> {
         self.calls
             .iter()
-            .filter(|state| state.told && !matches!(state.stage, Stage::Done(_)))
+            .filter(|state| state.sent && !matches!(state.stage, Stage::Done(_)))
             .map(|state| &state.call)
     }
 
     /// How many model calls the turn may still make.
-    pub(crate) fn calls_left(&self) -> u64 {
-        let made = self.turn.answers + self.turn.agents_answers;
-        self.turn.options.max_turns.saturating_add(self.turn.beyond_cap).saturating_sub(made)
+    pub(crate) fn model_calls_left(&self) -> u64 {
+        let made = self.turn.answers + self.turn.sub_agent_answers;
+        self.turn.options.max_turns.saturating_add(self.turn.extra_calls).saturating_sub(made)
     }
 
     /// What the turn does next.
-    pub(crate) fn next(&self) -> Next {
-        let open: Vec<OpenCall> = self.calls.iter().filter_map(CallState::open).collect();
+    pub(crate) fn next_action(&self) -> NextAction {
+        let open: Vec<OpenCall> = self.calls.iter().filter_map(CallState::to_open_call).collect();
         // A sub-agent does not work while a person is waited for: their answer would fall into its model step.
         let only_agents = open.iter().all(|open| open.call.name == RUN_AGENT);
-        match self.asked.first() {
-            Some(asked) if only_agents => return Next::Wait(asked.clone()),
-            _ if !open.is_empty() => return Next::RunTools(open),
+        match self.pending_hitl.first() {
+            Some(asked) if only_agents => return NextAction::AwaitHuman(asked.clone()),
+            _ if !open.is_empty() => return NextAction::RunTools(open),
             _ => {}
         }
         if matches!(self.messages().last(), Some(Message::Assistant { .. })) {
-            let cut_short = self.turn.capped
-                && self.turn.last_answer.as_ref().is_some_and(|(_, answer)| answer.stop == StopCause::Length);
-            return Next::Complete(if cut_short { StopReason::Budget } else { StopReason::EndTurn });
+            let cut_short = self.turn.answer_capped
+                && self
+                    .turn
+                    .last_answer
+                    .as_ref()
+                    .is_some_and(|(_, answer)| answer.stop == FinishReason::Length);
+            return NextAction::Complete(if cut_short { StopReason::Budget } else { StopReason::EndTurn });
         }
-        if self.turn.loops {
-            return Next::Complete(StopReason::Loop);
+        if self.turn.is_looping {
+            return NextAction::Complete(StopReason::Loop);
         }
-        if self.calls_left() == 0 {
-            return Next::Complete(StopReason::MaxTurns);
+        if self.model_calls_left() == 0 {
+            return NextAction::Complete(StopReason::MaxTurns);
         }
-        Next::AskModel
+        NextAction::CallModel
     }
 
     /// Takes in a step after the opening that is now on record.
     pub(crate) fn apply(&mut self, step: Step, ts: i64) {
-        if step.moves_on() {
-            self.turn.step_ts = ts;
+        if step.is_progress() {
+            self.turn.last_step_ts = ts;
         }
         match step {
             // An opening makes a thread of its own.
             Step::Opened(_) | Step::Unknown => {}
             Step::Answered { message_id, model, answer, cost_usd, capped } => {
-                self.turn.spent.add(&model, answer.usage, cost_usd, true);
-                self.turn.capped = capped;
-                self.answered(message_id, model, answer);
+                self.turn.totals.add(&model, answer.usage, cost_usd, true);
+                self.turn.answer_capped = capped;
+                self.apply_answer(message_id, model, answer);
             }
             Step::Spent { model, tokens, cost_usd } => {
-                self.turn.spent.add(&model, tokens, cost_usd, false);
+                self.turn.totals.add(&model, tokens, cost_usd, false);
             }
             Step::Compacted(compacted) => self.branch.rewrite(RewriteKind::Compacted(compacted)),
             Step::ReasoningDropped => self.branch.rewrite(RewriteKind::ReasoningDropped),
             Step::Planned { plan, memory } => {
                 self.turn.planned = true;
                 if let Some(plan) = plan {
-                    self.branch.add_to_last(&plan);
+                    self.branch.append_to_last(&plan);
                 }
                 for write in memory {
-                    self.branch.wrote(write);
+                    self.branch.record_memory_write(write);
                 }
             }
-            Step::Noted { memory } => memory.into_iter().for_each(|write| self.branch.noted(write)),
-            Step::Delegated { call_id, did } => self.delegated(call_id, *did, ts),
+            Step::Noted { memory } => {
+                for write in memory {
+                    self.branch.record_memory_write_between_turns(write);
+                }
+            }
+            Step::Delegated { call_id, did } => self.apply_delegated(call_id, *did, ts),
             Step::Steered { message_id, message } => {
                 self.steered.push((message_id, message));
                 // The model has answered and would not be asked again: now it will be.
                 let answered = matches!(self.messages().last(), Some(Message::Assistant { .. }));
-                if self.calls.is_empty() && (answered || self.turn.loops) {
-                    self.settle();
+                if self.calls.is_empty() && (answered || self.turn.is_looping) {
+                    self.close_step();
                 }
             }
             Step::Asked { request_id, call_id, kind, question, options } => {
-                self.with_call(call_id, |state| state.stage = Stage::Waiting);
-                self.asked.push(Asked { request_id, call_id, kind, question, options, owner: None });
+                self.update_call(call_id, |state| state.stage = Stage::AwaitingHuman);
+                self.pending_hitl.push(PendingHitl {
+                    request_id,
+                    call_id,
+                    kind,
+                    question,
+                    options,
+                    owner: None,
+                });
             }
-            Step::Resolved { request_id, answer, remarks } => self.resolved(request_id, answer, remarks),
-            Step::Intended { call_id } => self.with_call(call_id, |state| {
+            Step::Resolved { request_id, answer, remarks } => {
+                self.apply_resolution(request_id, answer, remarks);
+            }
+            Step::Intended { call_id } => self.update_call(call_id, |state| {
                 state.stage = Stage::Open(OpenStage::Running);
-                state.told = true;
+                state.sent = true;
             }),
             Step::Resulted { call_id, outcome, memory } => {
-                self.resulted(call_id, outcome);
+                self.apply_result(call_id, outcome);
                 for write in memory {
-                    self.branch.wrote(write);
+                    self.branch.record_memory_write(write);
                 }
                 if self.calls.iter().all(|state| matches!(state.stage, Stage::Done(_))) {
-                    self.settle();
+                    self.close_step();
                 }
             }
             Step::Ended { outcome } => {
-                self.settle();
-                if let TurnOutcome::Cancelled { said: Some(Said { message_id, text }) } = outcome {
+                self.close_step();
+                if let TurnOutcome::Cancelled { said: Some(PartialAnswer { message_id, text }) } = outcome {
                     let blocks = vec![Block::Text { text, signature: None }];
                     let message = Message::Assistant { model: String::new(), blocks };
-                    self.branch.push(message, Place::Answer { message_id });
+                    self.branch.push(message, MessageOrigin::Answer { message_id });
                 }
             }
         }
     }
 
-    fn answered(&mut self, message_id: MessageId, model: String, answer: Answer) {
+    fn apply_answer(&mut self, message_id: MessageId, model: String, answer: Answer) {
         self.turn.answers += 1;
         let measured = answer.usage;
         self.calls = answer.calls().map(CallState::new).collect();
         let message = Message::Assistant { model, blocks: answer.blocks.clone() };
-        self.branch.push(message, Place::Answer { message_id });
+        self.branch.push(message, MessageOrigin::Answer { message_id });
         if measured.input > 0 && !measured.estimated {
             // Reasoning is not always sent back, and where it is it is sealed and short.
-            self.branch.measure(measured.input + measured.output.saturating_sub(measured.reasoning));
+            self.branch.record_measured(measured.input + measured.output.saturating_sub(measured.reasoning));
         }
         self.turn.last_answer = Some((message_id, answer));
         if self.calls.is_empty() {
-            self.settle();
+            self.close_step();
         }
     }
 
     /// A sub-agent got on. What concerns the turn as a whole is noted here too.
-    fn delegated(&mut self, call_id: CallId, step: Step, ts: i64) {
+    fn apply_delegated(&mut self, call_id: CallId, step: Step, ts: i64) {
         match &step {
             Step::Answered { model, answer, cost_usd, .. } => {
-                self.turn.agents_answers += 1;
-                self.turn.spent.add(model, answer.usage, *cost_usd, true);
+                self.turn.sub_agent_answers += 1;
+                self.turn.totals.add(model, answer.usage, *cost_usd, true);
             }
             Step::Spent { model, tokens, cost_usd } => {
-                self.turn.spent.add(model, *tokens, *cost_usd, false);
+                self.turn.totals.add(model, *tokens, *cost_usd, false);
             }
-            Step::Asked { request_id, call_id: asks, kind, question, options } => self.asked.push(Asked {
-                request_id: *request_id,
-                call_id: *asks,
-                kind: *kind,
-                question: question.clone(),
-                options: options.clone(),
-                owner: Some(call_id),
-            }),
-            Step::Resolved { request_id, .. } => self.asked.retain(|asked| asked.request_id != *request_id),
+            Step::Asked { request_id, call_id: asks, kind, question, options } => {
+                self.pending_hitl.push(PendingHitl {
+                    request_id: *request_id,
+                    call_id: *asks,
+                    kind: *kind,
+                    question: question.clone(),
+                    options: options.clone(),
+                    owner: Some(call_id),
+                });
+            }
+            Step::Resolved { request_id, .. } => {
+                self.pending_hitl.retain(|asked| asked.request_id != *request_id);
+            }
             Step::Resulted { memory, .. } => {
                 for write in memory {
-                    self.branch.wrote(write.clone());
+                    self.branch.record_memory_write(write.clone());
                 }
             }
             _ => {}
         }
-        self.with_call(call_id, |state| match step {
+        self.update_call(call_id, |state| match step {
             Step::Opened(opened) => {
-                state.sub = Some(Box::new(Self::open(Branch::default(), opened, ts..=ts)));
+                state.sub_agent = Some(Box::new(Self::open(Branch::default(), opened, ts..=ts)));
             }
             step => {
-                if let Some(sub) = &mut state.sub {
+                if let Some(sub) = &mut state.sub_agent {
                     sub.apply(step, ts);
                 }
             }
@@ -346,26 +367,28 @@ impl Thread {
     }
 
     /// A call came to its end.
-    fn resulted(&mut self, call_id: CallId, outcome: ToolOutcome) {
+    fn apply_result(&mut self, call_id: CallId, outcome: ToolOutcome) {
         let Some(state) = self.calls.iter_mut().find(|state| state.call.call_id == call_id) else { return };
-        state.times = self.turn.repeats.note(&state.call, &outcome);
-        self.turn.loops |= state.times.is_loop();
+        state.repeat_count = self.turn.loop_detector.record(&state.call, &outcome);
+        self.turn.is_looping |= state.repeat_count.is_loop();
         state.stage = Stage::Done(outcome);
     }
 
-    fn resolved(&mut self, request_id: HitlId, answer: String, remarks: Vec<Content>) {
-        let Some(at) = self.asked.iter().position(|asked| asked.request_id == request_id) else { return };
-        let Asked { call_id, kind, .. } = self.asked.remove(at);
-        self.with_call(call_id, |state| {
+    fn apply_resolution(&mut self, request_id: HitlId, answer: String, remarks: Vec<Content>) {
+        let Some(at) = self.pending_hitl.iter().position(|asked| asked.request_id == request_id) else {
+            return;
+        };
+        let PendingHitl { call_id, kind, .. } = self.pending_hitl.remove(at);
+        self.update_call(call_id, |state| {
             state.stage = Stage::Open(OpenStage::Ready);
-            state.remarks.extend(remarks.into_iter().map(Content::stored));
+            state.remarks.extend(remarks.into_iter().map(Content::without_data));
             if kind == HitlKind::Question {
-                state.answers.push(PersonsAnswer { answer });
+                state.answers.push(HumanAnswer { answer });
             }
         });
     }
 
-    fn with_call(&mut self, call_id: CallId, change: impl FnOnce(&mut CallState)) {
+    fn update_call(&mut self, call_id: CallId, change: impl FnOnce(&mut CallState)) {
         if let Some(state) = self.calls.iter_mut().find(|state| state.call.call_id == call_id) {
             change(state);
         }
@@ -373,22 +396,22 @@ impl Thread {
 
     /// Closes a step of the conversation: the calls of the last answer become the message that answers them, and
     /// what the user said meanwhile follows.
-    fn settle(&mut self) {
-        self.asked.clear();
-        let replies: Vec<_> = self.calls.drain(..).map(CallState::reply).collect();
-        if !replies.is_empty() && !sabotage::by(Saboteur::LeaveCallsOpen) {
-            self.branch.push(Message::Results(replies), Place::Results);
+    fn close_step(&mut self) {
+        self.pending_hitl.clear();
+        let replies: Vec<_> = self.calls.drain(..).map(CallState::into_reply).collect();
+        if !replies.is_empty() && !fault_injection::active(Mutation::LeaveCallsOpen) {
+            self.branch.push(Message::Results(replies), MessageOrigin::Results);
         }
-        if !self.steered.is_empty() && self.calls_left() == 0 {
+        if !self.steered.is_empty() && self.model_calls_left() == 0 {
             // What the user said is heard, also where the cap is reached.
-            self.turn.beyond_cap += 1;
+            self.turn.extra_calls += 1;
         }
         if !self.steered.is_empty() {
             // What the user said may be the way out.
-            (self.turn.repeats, self.turn.loops) = (Repeats::default(), false);
+            (self.turn.loop_detector, self.turn.is_looping) = (LoopDetector::default(), false);
         }
         for (message_id, text) in self.steered.drain(..) {
-            self.branch.push(Message::user(text), Place::Steered { message_id });
+            self.branch.push(Message::user(text), MessageOrigin::Steered { message_id });
         }
     }
 }
@@ -397,30 +420,38 @@ impl CallState {
     fn new(call: &ToolUse) -> Self {
         let stage = Stage::Open(OpenStage::New);
         let (answers, remarks) = (Vec::new(), Vec::new());
-        Self { call: call.clone(), stage, told: false, answers, remarks, times: Times::default(), sub: None }
+        Self {
+            call: call.clone(),
+            stage,
+            sent: false,
+            answers,
+            remarks,
+            repeat_count: RepeatCount::default(),
+            sub_agent: None,
+        }
     }
 
-    fn open(&self) -> Option<OpenCall> {
+    fn to_open_call(&self) -> Option<OpenCall> {
         let Stage::Open(stage) = self.stage else { return None };
         // A sub-agent that waits for a person does nothing until they have answered.
-        if self.sub.as_ref().is_some_and(|sub| matches!(sub.next(), Next::Wait(_))) {
+        if self.sub_agent.as_ref().is_some_and(|sub| matches!(sub.next_action(), NextAction::AwaitHuman(_))) {
             return None;
         }
-        Some(OpenCall { call: self.call.clone(), stage, told: self.told, answers: self.answers.clone() })
+        Some(OpenCall { call: self.call.clone(), stage, sent: self.sent, answers: self.answers.clone() })
     }
 
-    fn reply(self) -> ToolReply {
+    fn into_reply(self) -> ToolReply {
         let (mut text, is_error) = match self.stage {
             Stage::Done(ToolOutcome { error: Some(error), .. }) => (error, true),
             Stage::Done(ToolOutcome { output, error: None, .. }) => (output, false),
             Stage::Open(OpenStage::Running) => (OUTCOME_UNKNOWN.to_owned(), true),
             // A tool that had asked had begun, and stopped at its question.
-            Stage::Open(_) | Stage::Waiting if self.told => (STOPPED_AT_QUESTION.to_owned(), true),
-            Stage::Open(_) | Stage::Waiting => (NEVER_RUN.to_owned(), true),
+            Stage::Open(_) | Stage::AwaitingHuman if self.sent => (STOPPED_AT_QUESTION.to_owned(), true),
+            Stage::Open(_) | Stage::AwaitingHuman => (NEVER_RUN.to_owned(), true),
         };
-        if let Some(remark) = self.times.remark() {
+        if let Some(warning) = self.repeat_count.warning() {
             text.push_str("\n\n");
-            text.push_str(&remark);
+            text.push_str(&warning);
         }
         ToolReply { provider_id: self.call.provider_id, text, remarks: self.remarks, is_error }
     }
@@ -434,9 +465,9 @@ const STOPPED_AT_QUESTION: &str =
     "This call was not finished: the turn ended before the person had answered it.";
 
 /// Folds a journal, step by step.
-pub(super) struct Folding {
+pub(super) struct JournalFold {
     /// The branch before its first turn.
-    before: Option<Branch>,
+    base: Option<Branch>,
     pub(super) thread: Option<Thread>,
 }
 
@@ -445,40 +476,40 @@ pub(super) struct Folding {
 pub(crate) enum FoldError {
     /// It makes no sense.
     #[error(transparent)]
-    NotOpened(#[from] NotOpened),
+    MissingOpening(#[from] MissingOpening),
     /// A turn goes on from a message that is not in memory.
     #[error("turn {0} goes on from a message that is not in memory")]
-    Unreachable(TurnId),
+    BaseNotInMemory(TurnId),
 }
 
-impl Folding {
+impl JournalFold {
     /// Of a journal that goes on from a branch.
     pub(super) fn new(before: Branch) -> Self {
-        Self { before: Some(before), thread: None }
+        Self { base: Some(before), thread: None }
     }
 
     /// Takes in the next step.
-    pub(super) fn take(&mut self, stored: StoredStep) -> Result<(), FoldError> {
+    pub(super) fn apply(&mut self, stored: StoredStep) -> Result<(), FoldError> {
         let StoredStep { turn_id, opened_ts, ts, step, .. } = stored;
         match (step, &mut self.thread) {
             (Step::Opened(opened), thread) => {
                 let before =
-                    thread.take().map(Thread::ended).or_else(|| self.before.take()).unwrap_or_default();
-                if !before.reaches(opened.base) {
-                    return Err(FoldError::Unreachable(turn_id));
+                    thread.take().map(Thread::into_branch).or_else(|| self.base.take()).unwrap_or_default();
+                if !before.can_continue_from(opened.base) {
+                    return Err(FoldError::BaseNotInMemory(turn_id));
                 }
                 *thread = Some(Thread::open(before, opened, opened_ts..=ts));
             }
             (Step::Unknown, _) => {}
-            (_, None) => return Err(NotOpened(turn_id).into()),
+            (_, None) => return Err(MissingOpening(turn_id).into()),
             (step, Some(thread)) => thread.apply(step, ts),
         }
         Ok(())
     }
 
     /// What remains of the conversation when its last turn is over.
-    pub(super) fn ended(self) -> Branch {
-        self.thread.map(Thread::ended).or(self.before).unwrap_or_default()
+    pub(super) fn into_branch(self) -> Branch {
+        self.thread.map(Thread::into_branch).or(self.base).unwrap_or_default()
     }
 }
 

@@ -3,10 +3,10 @@
 use contract::{Timestamp, TurnId};
 use proptest::prelude::*;
 
-use super::model::{self, Entry, Now};
+use super::model::{self, CallStage, Entry};
 use super::*;
-use crate::brain::steps::{Base, Compacted, Instead, MemoryWrite, TurnOutcome};
-use crate::models::Tokens;
+use crate::llm::TokenUsage;
+use crate::store::steps::{Compacted, MemoryWrite, Replacement, TurnBase, TurnOutcome};
 
 /// What decides where a journal has a choice.
 pub(super) fn choices(most: usize) -> impl Strategy<Value = Vec<(u8, u8)>> {
@@ -24,7 +24,7 @@ pub(super) struct Journal {
 pub(super) fn compacted(covers: usize) -> Compacted {
     Compacted {
         covers: u64::try_from(covers).unwrap(),
-        instead: Instead::Summary { text: format!("a summary of {covers}") },
+        instead: Replacement::Summary { text: format!("a summary of {covers}") },
         results_up_to: None,
         memory_up_to: None,
     }
@@ -38,7 +38,7 @@ impl Journal {
     pub(super) fn random(choices: &[(u8, u8)]) -> Vec<StoredStep> {
         let mut journal = Self::default();
         for (what, which) in choices {
-            journal.go_on(*what, usize::from(*which));
+            journal.push_random_step(*what, usize::from(*which));
         }
         journal.steps
     }
@@ -47,14 +47,14 @@ impl Journal {
     pub(super) fn compacted(choices: &[(u8, u8)]) -> Vec<StoredStep> {
         let mut journal = Self::default();
         for (what, which) in choices {
-            journal.go_on(*what, usize::from(*which));
+            journal.push_random_step(*what, usize::from(*which));
             if let Some(Step::Resulted { memory, .. }) =
                 journal.steps.last_mut().map(|stored| &mut stored.step)
             {
                 let key = format!("key {}", which % 3);
                 memory.push(MemoryWrite { key, value: json!(*what) });
             }
-            let asks = journal.turn.is_some() && model::next(&journal.steps) == Next::AskModel;
+            let asks = journal.turn.is_some() && model::next_action(&journal.steps) == NextAction::CallModel;
             if asks && which % 5 == 0 {
                 let messages = model::messages(&journal.steps).len();
                 // Results stay with their calls.
@@ -69,35 +69,35 @@ impl Journal {
                         + 1
                 };
                 // What is left out stays out.
-                let covered = fold(&journal.steps).branch().covered();
+                let covered = fold(&journal.steps).branch().compacted_count();
                 journal.push(Step::Compacted(compacted(messages.saturating_sub(kept).max(covered))));
             }
         }
         journal.steps
     }
 
-    fn go_on(&mut self, what: u8, which: usize) {
-        let next = self.turn.map(|_| model::next(&self.steps));
+    fn push_random_step(&mut self, what: u8, which: usize) {
+        let next = self.turn.map(|_| model::next_action(&self.steps));
         match (what % 16, next) {
             // A turn may be left as it stands, as one that the brain could not be written for.
             (0, _) | (_, None) => self.open_turn(which),
             (1, _) => self.end(TurnOutcome::Errored { failure: failure() }),
             (2, next) => {
                 let text = "what I said".to_owned();
-                let speaks = next == Some(Next::AskModel) && which % 2 == 1;
-                let said = speaks.then(|| Said { message_id: MessageId::new(), text });
+                let speaks = next == Some(NextAction::CallModel) && which % 2 == 1;
+                let said = speaks.then(|| PartialAnswer { message_id: MessageId::new(), text });
                 self.end(TurnOutcome::Cancelled { said });
             }
-            (3, Some(Next::AskModel)) => {
-                let tokens = Tokens { input: 7, ..Tokens::default() };
+            (3, Some(NextAction::CallModel)) => {
+                let tokens = TokenUsage { input: 7, ..TokenUsage::default() };
                 self.push(Step::Spent { model: "m".into(), tokens, cost_usd: None });
             }
             (4, _) => {
                 self.push(Step::Steered { message_id: MessageId::new(), message: format!("mind {which}") });
             }
-            (_, Some(Next::AskModel)) => self.push(answered(answer(which % 4))),
-            (_, Some(Next::Complete(stop_reason))) => self.end(TurnOutcome::Completed { stop_reason }),
-            (_, Some(Next::RunTools(_) | Next::Wait(_))) => self.see_to_a_call(what, which),
+            (_, Some(NextAction::CallModel)) => self.push(answered(answer(which % 4))),
+            (_, Some(NextAction::Complete(stop_reason))) => self.end(TurnOutcome::Completed { stop_reason }),
+            (_, Some(NextAction::RunTools(_) | NextAction::AwaitHuman(_))) => self.advance_call(what, which),
         }
     }
 
@@ -109,12 +109,11 @@ impl Journal {
     fn open_turn(&mut self, which: usize) {
         let entries = model::entries(&self.steps);
         let base = match which % 4 {
-            0 => pick(&entries, which / 4, |entry| entry.opens)
-                .map_or(Base::End, |message_id| Base::Edit { message_id }),
-            1 => {
-                pick(&entries, which / 4, |_| true).map_or(Base::End, |message_id| Base::Retry { message_id })
-            }
-            _ => Base::End,
+            0 => pick(&entries, which / 4, |entry| entry.opens_turn)
+                .map_or(TurnBase::End, |message_id| TurnBase::Edit { message_id }),
+            1 => pick(&entries, which / 4, |_| true)
+                .map_or(TurnBase::End, |message_id| TurnBase::Retry { message_id }),
+            _ => TurnBase::End,
         };
         self.turn = Some(TurnId::new());
         let Step::Opened(opened) = opened("a question") else { return };
@@ -122,35 +121,35 @@ impl Journal {
     }
 
     /// Something happens to one of the calls that have no result.
-    fn see_to_a_call(&mut self, what: u8, which: usize) {
+    fn advance_call(&mut self, what: u8, which: usize) {
         let calls = model::open_calls(&self.steps);
         let (call, now) = &calls[which % calls.len()];
         let call_id = call.call_id;
         match (now.stage, what % 3) {
-            (Now::New, 0) => self.ask(call_id, HitlKind::Permission),
-            (Now::Running, 0) => self.ask(call_id, HitlKind::Question),
-            (Now::New, 1) | (Now::Ready, _) => self.push(Step::Intended { call_id }),
-            (Now::Waiting(request_id, kind), choice) => {
+            (CallStage::New, 0) => self.push_question(call_id, HitlKind::Permission),
+            (CallStage::Running, 0) => self.push_question(call_id, HitlKind::Question),
+            (CallStage::New, 1) | (CallStage::Ready, _) => self.push(Step::Intended { call_id }),
+            (CallStage::Waiting(request_id, kind), choice) => {
                 let remarks = vec![Content::Text { text: format!("remark {which}") }];
                 let remarks = if which.is_multiple_of(2) { remarks } else { Vec::new() };
                 let refused = kind == HitlKind::Permission && choice == 0;
                 let answer = if refused { "no" } else { "yes" }.to_owned();
                 self.push(Step::Resolved { request_id, answer, remarks });
                 if refused {
-                    self.result(call_id, false);
+                    self.push_result(call_id, false);
                 }
             }
-            (Now::New | Now::Running, choice) => self.result(call_id, choice == 1),
-            (Now::Done, _) => unreachable!("a call without a result is not done"),
+            (CallStage::New | CallStage::Running, choice) => self.push_result(call_id, choice == 1),
+            (CallStage::Done, _) => unreachable!("a call without a result is not done"),
         }
     }
 
-    fn ask(&mut self, call_id: CallId, kind: HitlKind) {
+    fn push_question(&mut self, call_id: CallId, kind: HitlKind) {
         let (request_id, question) = (HitlId::new(), "may I?".to_owned());
         self.push(Step::Asked { request_id, call_id, kind, question, options: None });
     }
 
-    fn result(&mut self, call_id: CallId, well: bool) {
+    fn push_result(&mut self, call_id: CallId, well: bool) {
         let error = (!well).then(|| "failed".to_owned());
         let output = if well { format!("result of {call_id}") } else { String::new() };
         self.push(resulted(call_id, ToolOutcome { output, error, duration_ms: 1 }));

@@ -2,22 +2,22 @@
 //! call with all that happened to it.
 
 use super::*;
-use crate::brain::steps::Base;
+use crate::store::steps::TurnBase;
 
 /// A message of the conversation.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) message_id: Option<MessageId>,
     /// Whether the user said it.
-    users: bool,
+    from_user: bool,
     /// Whether it opened a turn.
-    pub(super) opens: bool,
+    pub(super) opens_turn: bool,
     message: Message,
 }
 
 /// Where a call stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Now {
+pub(super) enum CallStage {
     New,
     Waiting(HitlId, HitlKind),
     Ready,
@@ -26,17 +26,17 @@ pub(super) enum Now {
 }
 
 /// All that is known of a call.
-pub(super) struct Call<'a> {
-    pub(super) stage: Now,
-    told: bool,
-    answers: Vec<PersonsAnswer>,
+pub(super) struct CallRecord<'a> {
+    pub(super) stage: CallStage,
+    sent: bool,
+    answers: Vec<HumanAnswer>,
     remarks: Vec<Content>,
     outcome: Option<&'a ToolOutcome>,
 }
 
-impl<'a> Call<'a> {
+impl<'a> CallRecord<'a> {
     /// Told from the steps after its answer.
-    fn of(call: &ToolUse, steps: &[&'a Step]) -> Self {
+    fn from_steps(call: &ToolUse, steps: &[&'a Step]) -> Self {
         let is_its = |id: &CallId| *id == call.call_id;
         let requests: Vec<(HitlId, HitlKind)> = steps
             .iter()
@@ -57,19 +57,19 @@ impl<'a> Call<'a> {
             })
         };
         let stage = steps.iter().rev().find_map(|step| match step {
-            Step::Resulted { call_id, .. } if is_its(call_id) => Some(Now::Done),
-            Step::Intended { call_id } if is_its(call_id) => Some(Now::Running),
+            Step::Resulted { call_id, .. } if is_its(call_id) => Some(CallStage::Done),
+            Step::Intended { call_id } if is_its(call_id) => Some(CallStage::Running),
             Step::Asked { request_id, call_id, kind, .. } if is_its(call_id) => {
-                Some(Now::Waiting(*request_id, *kind))
+                Some(CallStage::Waiting(*request_id, *kind))
             }
-            Step::Resolved { request_id, .. } if asked(request_id).is_some() => Some(Now::Ready),
+            Step::Resolved { request_id, .. } if asked(request_id).is_some() => Some(CallStage::Ready),
             _ => None,
         });
         let questions = resolved().filter(|(kind, ..)| *kind == HitlKind::Question);
         Self {
-            stage: stage.unwrap_or(Now::New),
-            told: steps.iter().any(|step| matches!(step, Step::Intended { call_id } if is_its(call_id))),
-            answers: questions.map(|(_, answer, _)| PersonsAnswer { answer: answer.clone() }).collect(),
+            stage: stage.unwrap_or(CallStage::New),
+            sent: steps.iter().any(|step| matches!(step, Step::Intended { call_id } if is_its(call_id))),
+            answers: questions.map(|(_, answer, _)| HumanAnswer { answer: answer.clone() }).collect(),
             remarks: resolved().flat_map(|(_, _, remarks)| remarks.clone()).collect(),
             outcome: steps.iter().find_map(|step| match step {
                 Step::Resulted { call_id, outcome, .. } if is_its(call_id) => Some(outcome),
@@ -79,13 +79,13 @@ impl<'a> Call<'a> {
     }
 
     /// What the model is told of it once the turn is over.
-    fn reply(self, call: &ToolUse) -> ToolReply {
+    fn into_reply(self, call: &ToolUse) -> ToolReply {
         let failed = |text: &str| (text.to_owned(), true);
         let (text, is_error) = match (self.outcome, self.stage) {
             (Some(ToolOutcome { error: Some(error), .. }), _) => failed(error),
             (Some(outcome), _) => (outcome.output.clone(), false),
-            (None, Now::Running) => failed(OUTCOME_UNKNOWN),
-            (None, _) if self.told => failed(STOPPED_AT_QUESTION),
+            (None, CallStage::Running) => failed(OUTCOME_UNKNOWN),
+            (None, _) if self.sent => failed(STOPPED_AT_QUESTION),
             (None, _) => failed(NEVER_RUN),
         };
         ToolReply { provider_id: call.provider_id.clone(), text, remarks: self.remarks, is_error }
@@ -102,7 +102,7 @@ fn turns(journal: &[StoredStep]) -> Vec<Vec<&Step>> {
 type Answered<'a> = (MessageId, &'a str, &'a Answer);
 
 /// A turn's answers, each with the steps up to the next one; what comes before the first has none.
-fn parts<'a>(turn: &[&'a Step]) -> Vec<(Option<Answered<'a>>, Vec<&'a Step>)> {
+fn steps_by_answer<'a>(turn: &[&'a Step]) -> Vec<(Option<Answered<'a>>, Vec<&'a Step>)> {
     let mut parts = vec![(None, Vec::new())];
     for step in turn {
         match step {
@@ -115,39 +115,41 @@ fn parts<'a>(turn: &[&'a Step]) -> Vec<(Option<Answered<'a>>, Vec<&'a Step>)> {
     parts
 }
 
-fn steered(steps: &[&Step]) -> Vec<Entry> {
+fn steered_entries(steps: &[&Step]) -> Vec<Entry> {
     let entry = |step: &&Step| match step {
         Step::Steered { message_id, message } => {
-            Some(users(*message_id, Message::user(message.clone()), false))
+            Some(user_entry(*message_id, Message::user(message.clone()), false))
         }
         _ => None,
     };
     steps.iter().filter_map(entry).collect()
 }
 
-fn users(message_id: MessageId, message: Message, opens: bool) -> Entry {
-    Entry { message_id: Some(message_id), users: true, opens, message }
+fn user_entry(message_id: MessageId, message: Message, opens_turn: bool) -> Entry {
+    Entry { message_id: Some(message_id), from_user: true, opens_turn, message }
 }
 
-fn agents(message_id: Option<MessageId>, message: Message) -> Entry {
-    Entry { message_id, users: false, opens: false, message }
+fn agent_entry(message_id: Option<MessageId>, message: Message) -> Entry {
+    Entry { message_id, from_user: false, opens_turn: false, message }
 }
 
 /// What a turn says after its opening. Of one that is not `over` what is not settled yet is left out.
-fn said(turn: &[&Step], over: bool) -> Vec<Entry> {
+fn turn_entries(turn: &[&Step], over: bool) -> Vec<Entry> {
     let mut entries = Vec::new();
     // What the user says while the model is asked comes after its answer.
     let mut later: Vec<Entry> = Vec::new();
-    for (answered, steps) in parts(turn) {
+    for (answered, steps) in steps_by_answer(turn) {
         let Some((message_id, model, answer)) = answered else {
-            later = steered(&steps);
+            later = steered_entries(&steps);
             continue;
         };
         let message = Message::Assistant { model: model.to_owned(), blocks: answer.blocks.clone() };
-        entries.push(agents(Some(message_id), message));
+        entries.push(agent_entry(Some(message_id), message));
         let calls: Vec<&ToolUse> = answer.calls().collect();
         // Up to where the step goes: what is said from there on belongs to the next one.
-        let done = |end: usize| calls.iter().all(|call| Call::of(call, &steps[..end]).outcome.is_some());
+        let done = |end: usize| {
+            calls.iter().all(|call| CallRecord::from_steps(call, &steps[..end]).outcome.is_some())
+        };
         let end = match calls.is_empty() {
             // An answer that would be the last one is followed by the first word that comes after it.
             true if later.is_empty() => {
@@ -162,85 +164,89 @@ fn said(turn: &[&Step], over: bool) -> Vec<Entry> {
             },
         };
         if !calls.is_empty() {
-            let replies = calls.iter().map(|call| Call::of(call, &steps[..end]).reply(call)).collect();
-            entries.push(agents(None, Message::Results(replies)));
+            let replies = calls
+                .iter()
+                .map(|call| CallRecord::from_steps(call, &steps[..end]).into_reply(call))
+                .collect();
+            entries.push(agent_entry(None, Message::Results(replies)));
         }
         entries.append(&mut later);
-        entries.extend(steered(&steps[..end]));
-        later = steered(&steps[end..]);
+        entries.extend(steered_entries(&steps[..end]));
+        later = steered_entries(&steps[end..]);
     }
     if over {
         entries.append(&mut later);
     }
     if let Some(Step::Ended { outcome: TurnOutcome::Cancelled { said: Some(said) } }) = turn.last() {
         let blocks = vec![Block::Text { text: said.text.clone(), signature: None }];
-        entries.push(agents(Some(said.message_id), Message::Assistant { model: String::new(), blocks }));
+        entries.push(agent_entry(Some(said.message_id), Message::Assistant { model: String::new(), blocks }));
     }
     entries
 }
 
-fn told(journal: &[StoredStep], all_over: bool) -> Vec<Entry> {
+fn replay(journal: &[StoredStep], all_over: bool) -> Vec<Entry> {
     let turns = turns(journal);
     let mut entries: Vec<Entry> = Vec::new();
     for (number, turn) in turns.iter().enumerate() {
         let Some(Step::Opened(opened)) = turn.first() else { panic!("it does not begin with its opening") };
         let at = |id: MessageId| entries.iter().position(|entry| entry.message_id == Some(id)).unwrap();
         let keep = match opened.base {
-            Base::End => entries.len(),
-            Base::Edit { message_id } => at(message_id),
-            Base::Retry { message_id } => at(message_id) + usize::from(entries[at(message_id)].users),
+            TurnBase::End => entries.len(),
+            TurnBase::Edit { message_id } => at(message_id),
+            TurnBase::Retry { message_id } => at(message_id) + usize::from(entries[at(message_id)].from_user),
         };
         entries.truncate(keep);
         if !opened.base.is_retry() {
-            entries.push(users(opened.message_id, Message::user(opened.message.clone()), true));
+            entries.push(user_entry(opened.message_id, Message::user(opened.message.clone()), true));
         }
         let is_last = number + 1 == turns.len();
         let over = all_over || !is_last || matches!(turn.last(), Some(Step::Ended { .. }));
-        entries.extend(said(turn, over));
+        entries.extend(turn_entries(turn, over));
     }
     entries
 }
 
 /// The messages with where they came from, once all turns are over.
 pub(super) fn entries(journal: &[StoredStep]) -> Vec<Entry> {
-    told(journal, true)
+    replay(journal, true)
 }
 
 /// The conversation as the model is sent it.
 pub(super) fn messages(journal: &[StoredStep]) -> Vec<Message> {
-    told(journal, false).into_iter().map(|entry| entry.message).collect()
+    replay(journal, false).into_iter().map(|entry| entry.message).collect()
 }
 
 /// The calls of the last answer that have no result.
-pub(super) fn open_calls(journal: &[StoredStep]) -> Vec<(&ToolUse, Call<'_>)> {
+pub(super) fn open_calls(journal: &[StoredStep]) -> Vec<(&ToolUse, CallRecord<'_>)> {
     let turn = turns(journal).pop().unwrap_or_default();
-    let Some((Some((_, _, answer)), steps)) = parts(&turn).pop() else { return Vec::new() };
-    let calls = answer.calls().map(|call| (call, Call::of(call, &steps)));
-    calls.filter(|(_, now)| now.stage != Now::Done).collect()
+    let Some((Some((_, _, answer)), steps)) = steps_by_answer(&turn).pop() else { return Vec::new() };
+    let calls = answer.calls().map(|call| (call, CallRecord::from_steps(call, &steps)));
+    calls.filter(|(_, now)| now.stage != CallStage::Done).collect()
 }
 
 /// What comes next.
-pub(super) fn next(journal: &[StoredStep]) -> Next {
+pub(super) fn next_action(journal: &[StoredStep]) -> NextAction {
     let calls = open_calls(journal);
-    let open = |(call, now): &(&ToolUse, Call<'_>)| {
+    let open = |(call, now): &(&ToolUse, CallRecord<'_>)| {
         let stage = match now.stage {
-            Now::New => OpenStage::New,
-            Now::Ready => OpenStage::Ready,
-            Now::Running => OpenStage::Running,
-            Now::Waiting(..) | Now::Done => return None,
+            CallStage::New => OpenStage::New,
+            CallStage::Ready => OpenStage::Ready,
+            CallStage::Running => OpenStage::Running,
+            CallStage::Waiting(..) | CallStage::Done => return None,
         };
-        Some(OpenCall { call: (*call).clone(), stage, told: now.told, answers: now.answers.clone() })
+        Some(OpenCall { call: (*call).clone(), stage, sent: now.sent, answers: now.answers.clone() })
     };
     let open: Vec<OpenCall> = calls.iter().filter_map(open).collect();
     if !open.is_empty() {
-        return Next::RunTools(open);
+        return NextAction::RunTools(open);
     }
-    let waits =
-        |id: &HitlId| calls.iter().any(|(_, now)| matches!(now.stage, Now::Waiting(its, _) if its == *id));
+    let waits = |id: &HitlId| {
+        calls.iter().any(|(_, now)| matches!(now.stage, CallStage::Waiting(its, _) if its == *id))
+    };
     let first = journal.iter().find_map(|stored| match &stored.step {
         Step::Asked { request_id, call_id, kind, question, options } if waits(request_id) => {
             let (question, options) = (question.clone(), options.clone());
-            Some(Asked {
+            Some(PendingHitl {
                 request_id: *request_id,
                 call_id: *call_id,
                 kind: *kind,
@@ -252,16 +258,16 @@ pub(super) fn next(journal: &[StoredStep]) -> Next {
         _ => None,
     });
     if let Some(first) = first {
-        return Next::Wait(first);
+        return NextAction::AwaitHuman(first);
     }
     let turn = turns(journal).pop().unwrap_or_default();
     let answers = turn.iter().filter(|step| matches!(step, Step::Answered { .. })).count();
     match messages(journal).last() {
-        Some(Message::Assistant { .. }) => Next::Complete(StopReason::EndTurn),
+        Some(Message::Assistant { .. }) => NextAction::Complete(StopReason::EndTurn),
         // Whatever the user says is heard, also where the cap is reached.
-        Some(Message::User { .. }) => Next::AskModel,
-        _ if answers >= 3 => Next::Complete(StopReason::MaxTurns),
-        _ => Next::AskModel,
+        Some(Message::User { .. }) => NextAction::CallModel,
+        _ if answers >= 3 => NextAction::Complete(StopReason::MaxTurns),
+        _ => NextAction::CallModel,
     }
 }
 

@@ -10,9 +10,9 @@ use proptest::test_runner::TestRunner;
 use serde_json::json;
 
 use super::*;
-use crate::brain::steps::Base;
-use crate::brain::steps::TurnOptions;
-use crate::models::Tokens;
+use crate::llm::TokenUsage;
+use crate::store::steps::TurnBase;
+use crate::store::steps::TurnOptions;
 use journals::{Journal, choices, compacted, stored};
 
 #[path = "thread_journals.rs"]
@@ -33,7 +33,7 @@ fn opened(message: &str) -> Step {
         message: message.into(),
         media: Vec::new(),
         options: OPTIONS,
-        base: Base::End,
+        base: TurnBase::End,
     })
 }
 
@@ -52,8 +52,8 @@ fn answer(calls: usize) -> Answer {
     }));
     Answer {
         blocks,
-        usage: Tokens { input: 10, output: 1, ..Tokens::default() },
-        stop: crate::models::StopCause::Done,
+        usage: TokenUsage { input: 10, output: 1, ..TokenUsage::default() },
+        stop: crate::llm::FinishReason::Done,
     }
 }
 
@@ -97,26 +97,26 @@ fn provider_id(block: &Block) -> Option<&str> {
 }
 
 fn fold(journal: &[StoredStep]) -> Thread {
-    Thread::last(journal.to_vec()).unwrap().unwrap()
+    Thread::from_journal(journal.to_vec()).unwrap().unwrap()
 }
 
 /// Folds a journal that goes on from a branch.
-fn fold_on(before: Branch, journal: &[StoredStep]) -> Result<Folding, FoldError> {
-    let mut folding = Folding::new(before);
-    journal.iter().cloned().try_for_each(|stored| folding.take(stored))?;
+fn fold_from(before: Branch, journal: &[StoredStep]) -> Result<JournalFold, FoldError> {
+    let mut folding = JournalFold::new(before);
+    journal.iter().cloned().try_for_each(|stored| folding.apply(stored))?;
     Ok(folding)
 }
 
 /// What a turn that goes on from each message takes out, of those that can be reached.
-fn cuts(branch: &Branch, journal: &[StoredStep], reached: &Branch) -> Vec<String> {
+fn all_rewind_effects(branch: &Branch, journal: &[StoredStep], reached: &Branch) -> Vec<String> {
     let ids = model::entries(journal).into_iter().filter_map(|entry| entry.message_id);
-    let bases = ids.flat_map(|message_id| [Base::Edit { message_id }, Base::Retry { message_id }]);
-    let reachable = bases.filter(|base| reached.reaches(*base));
+    let bases = ids.flat_map(|message_id| [TurnBase::Edit { message_id }, TurnBase::Retry { message_id }]);
+    let reachable = bases.filter(|base| reached.can_continue_from(*base));
     let question = |base| match base {
-        Base::Retry { message_id } => Some(branch.answered_by_retry(message_id)),
-        Base::End | Base::Edit { .. } => None,
+        TurnBase::Retry { message_id } => Some(branch.retried_message(message_id)),
+        TurnBase::End | TurnBase::Edit { .. } => None,
     };
-    reachable.map(|base| format!("{base:?} {:?} {:?}", branch.cut(base), question(base))).collect()
+    reachable.map(|base| format!("{base:?} {:?} {:?}", branch.rewind_effects(base), question(base))).collect()
 }
 
 /// The journal with one more turn opened.
@@ -135,35 +135,35 @@ proptest! {
     #[test]
     fn from_a_checkpoint_on_a_journal_comes_to_the_same(choices in choices(80)) {
         let journal = Journal::compacted(&choices);
-        let whole = Thread::last(journal.clone()).unwrap().unwrap();
-        let ended = Thread::last(journal.clone()).unwrap().unwrap().ended();
+        let whole = Thread::from_journal(journal.clone()).unwrap().unwrap();
+        let ended = Thread::from_journal(journal.clone()).unwrap().unwrap().into_branch();
         let ends = journal.iter().enumerate().filter(|(_, stored)| matches!(stored.step, Step::Opened(_)));
         for end in ends.map(|(at, _)| at).chain([journal.len()]) {
             let (before, after) = journal.split_at(end);
             // A turn that goes back behind what is held has the journal read from its beginning.
-            let Ok(folding) = fold_on(Branch::default(), before) else { continue };
-            let checkpoint = folding.ended().to_checkpoint().unwrap();
-            let Ok(folding) = fold_on(Branch::from_checkpoint(&checkpoint).unwrap(), after) else { continue };
+            let Ok(folding) = fold_from(Branch::default(), before) else { continue };
+            let checkpoint = folding.into_branch().to_checkpoint().unwrap();
+            let Ok(folding) = fold_from(Branch::from_checkpoint(&checkpoint).unwrap(), after) else { continue };
             if let Some(thread) = &folding.thread {
                 prop_assert_eq!(thread.messages(), whole.messages());
-                prop_assert_eq!(thread.next(), whole.next());
+                prop_assert_eq!(thread.next_action(), whole.next_action());
             }
-            let branch = folding.ended();
+            let branch = folding.into_branch();
             prop_assert_eq!(branch.messages(), ended.messages());
-            prop_assert_eq!(branch.source(), ended.source());
-            prop_assert_eq!(branch.measured(), ended.measured());
-            prop_assert_eq!(branch.covered(), ended.covered());
-            prop_assert_eq!(cuts(&branch, &journal, &branch), cuts(&ended, &journal, &branch));
-            let again = RewriteKind::Compacted(compacted(ended.all().len()));
-            prop_assert_eq!(branch.rewritten(again.clone()), ended.rewritten(again));
+            prop_assert_eq!(branch.memory_source(), ended.memory_source());
+            prop_assert_eq!(branch.measured_tokens(), ended.measured_tokens());
+            prop_assert_eq!(branch.compacted_count(), ended.compacted_count());
+            prop_assert_eq!(all_rewind_effects(&branch, &journal, &branch), all_rewind_effects(&ended, &journal, &branch));
+            let again = RewriteKind::Compacted(compacted(ended.all_messages().len()));
+            prop_assert_eq!(branch.preview_rewrite(again.clone()), ended.preview_rewrite(again));
         }
     }
 
     #[test]
     fn the_order_of_messages_is_the_same_without_what_they_say(choices in choices(80)) {
         let journal = Journal::compacted(&choices);
-        let listed: Vec<_> = Thread::last(journal.clone()).unwrap().unwrap().ended().listed().collect();
-        let order = fold_on(Branch::order(), &journal).unwrap().ended();
+        let listed: Vec<_> = Thread::from_journal(journal.clone()).unwrap().unwrap().into_branch().listed().collect();
+        let order = fold_from(Branch::order_only(), &journal).unwrap().into_branch();
         prop_assert_eq!(order.listed().collect::<Vec<_>>(), listed);
     }
 
@@ -176,14 +176,14 @@ proptest! {
             prop_assert_eq!(thread.messages(), model::messages(cut));
             let ended = matches!(cut.last().unwrap().step, Step::Ended { .. });
             if !ended {
-                prop_assert_eq!(thread.next(), model::next(cut));
-                if thread.next() == Next::AskModel {
+                prop_assert_eq!(thread.next_action(), model::next_action(cut));
+                if thread.next_action() == NextAction::CallModel {
                     prop_assert_eq!(check_conversation(thread.messages()), Ok(()));
                 }
             }
             let longer = with_next_turn(cut);
             let next_turn = fold(&longer);
-            prop_assert_eq!(next_turn.next(), Next::AskModel);
+            prop_assert_eq!(next_turn.next_action(), NextAction::CallModel);
             prop_assert_eq!(next_turn.messages(), model::messages(&longer));
             prop_assert_eq!(check_conversation(next_turn.messages()), Ok(()));
             // What was sent before stays as it was, byte for byte: providers cache it.
@@ -202,12 +202,12 @@ proptest! {
         }
         let whole = fold(&journal);
         prop_assert_eq!(thread.messages(), whole.messages());
-        prop_assert_eq!(thread.next(), whole.next());
-        prop_assert_eq!(thread.asked(), whole.asked());
-        prop_assert!(thread.calls_told_open().eq(whole.calls_told_open()));
+        prop_assert_eq!(thread.next_action(), whole.next_action());
+        prop_assert_eq!(thread.pending_hitl(), whole.pending_hitl());
+        prop_assert!(thread.sent_open_calls().eq(whole.sent_open_calls()));
         prop_assert_eq!(thread.turn().usage(), whole.turn().usage());
         prop_assert_eq!(thread.turn().usage().input_tokens, model::input_tokens(&journal));
-        prop_assert_eq!(thread.turn().step_ts(), whole.turn().step_ts());
+        prop_assert_eq!(thread.turn().last_step_ts(), whole.turn().last_step_ts());
     }
 }
 
@@ -230,9 +230,9 @@ fn kind(step: &Step) -> String {
     let name = body["step"].as_str().unwrap();
     match step {
         Step::Opened(opened) => match opened.base {
-            Base::End => "opened:end".into(),
-            Base::Edit { .. } => "opened:edit".into(),
-            Base::Retry { .. } => "opened:retry".into(),
+            TurnBase::End => "opened:end".into(),
+            TurnBase::Edit { .. } => "opened:edit".into(),
+            TurnBase::Retry { .. } => "opened:retry".into(),
         },
         Step::Asked { kind, .. } => format!("{name}:{}", kind.as_str()),
         Step::Ended { outcome: TurnOutcome::Cancelled { said: None } } => "ended:cancelled:None".into(),
@@ -305,7 +305,7 @@ fn results_stand_in_the_order_of_the_calls_however_they_came() {
     let thread = fold(&journal(TurnId::new(), steps));
     let Message::Results(replies) = &thread.messages()[2] else { panic!("{:?}", thread.messages()) };
     assert_eq!(replies.iter().map(|reply| reply.text.as_str()).collect::<Vec<_>>(), ["first", "second"]);
-    assert_eq!(thread.next(), Next::AskModel);
+    assert_eq!(thread.next_action(), NextAction::CallModel);
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_turn_ends_at_its_cap_with_its_calls_answered() {
         steps.extend([answered(one), Step::Intended { call_id }, resulted(call_id, outcome)]);
     }
     let thread = fold(&journal(TurnId::new(), steps));
-    assert_eq!(thread.next(), Next::Complete(StopReason::MaxTurns));
+    assert_eq!(thread.next_action(), NextAction::Complete(StopReason::MaxTurns));
     let usage = thread.turn().usage();
     assert_eq!((usage.input_tokens, usage.output_tokens, usage.model.as_str()), (30, 3, "m"));
 }
@@ -326,6 +326,6 @@ fn a_turn_ends_at_its_cap_with_its_calls_answered() {
 #[test]
 fn a_journal_without_an_opening_is_refused() {
     let turn = TurnId::new();
-    assert!(Thread::last(journal(turn, [answered(answer(0))])).is_err());
-    assert!(Thread::last(Vec::new()).unwrap().is_none());
+    assert!(Thread::from_journal(journal(turn, [answered(answer(0))])).is_err());
+    assert!(Thread::from_journal(Vec::new()).unwrap().is_none());
 }

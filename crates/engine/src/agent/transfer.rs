@@ -12,41 +12,45 @@ use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore,
 use tokio::time::timeout;
 
 use super::{Agent, AgentError};
-use crate::brain::{Brain, ExportError, ImportError};
-use crate::memory_budget::{Growing, MemoryBudget, MemoryUse, NoMemory, SMALL};
+use crate::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
+use crate::store::{Brain, ExportError, ImportError};
 
 /// How many exports may be under way at once.
-const EXPORTS: usize = 2;
+const MAX_CONCURRENT_EXPORTS: usize = 2;
 /// How many bytes of a document are handed over at once, and how many such pieces may wait.
-const PIECE: usize = 64 * 1024;
-const PIECES: usize = 4;
+const CHUNK_BYTES: usize = 64 * 1024;
+const CHUNK_QUEUE_CAPACITY: usize = 4;
 /// How long a turn waits for an import that is put in force before it is refused.
-const PATIENCE: Duration = Duration::from_secs(5);
+const IMPORT_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a client may take for the next piece. An export that nobody takes would keep the brain's log from being
 /// begun anew, and an import that nobody sends would keep others from theirs.
-const STALLED: Duration = Duration::from_secs(30);
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a client may be waited for in all: so long, and a second for so many bytes.
-const GRACE: Duration = Duration::from_mins(1);
-const LEAST_PER_S: u64 = 64 * 1024;
+const TRANSFER_GRACE: Duration = Duration::from_mins(1);
+const MIN_BYTES_PER_SECOND: u64 = 64 * 1024;
 /// How many times as large as in a document a record is in memory, with what is read out of it.
-const IN_ALL: usize = 3;
+const RECORD_MEMORY_FACTOR: usize = 3;
 /// How much of a document is read to no purpose after it was refused: a client that is still sending would not see
 /// the answer.
-const READ_ON: usize = 32 * 1024 * 1024;
+const MAX_DRAINED_BYTES: usize = 32 * 1024 * 1024;
 
 /// What is under way.
 pub(super) struct Transfers {
-    exports: Arc<Semaphore>,
-    imports: Arc<Semaphore>,
+    export_permits: Arc<Semaphore>,
+    import_permits: Arc<Semaphore>,
     /// Shared by those who begin a turn or delete a task, from before they look a task up until it is on record. An
     /// import that is put in force has it alone.
-    tasks: Arc<RwLock<()>>,
+    tasks_lock: Arc<RwLock<()>>,
 }
 
 impl Default for Transfers {
     fn default() -> Self {
-        let (exports, imports) = (Semaphore::new(EXPORTS), Semaphore::new(1));
-        Self { exports: Arc::new(exports), imports: Arc::new(imports), tasks: Arc::default() }
+        let (exports, imports) = (Semaphore::new(MAX_CONCURRENT_EXPORTS), Semaphore::new(1));
+        Self {
+            export_permits: Arc::new(exports),
+            import_permits: Arc::new(imports),
+            tasks_lock: Arc::default(),
+        }
     }
 }
 
@@ -55,54 +59,54 @@ impl Transfers {
     ///
     /// # Errors
     /// An import is being put in force, and takes long.
-    pub(super) async fn keep_tasks(&self) -> Result<OwnedRwLockReadGuard<()>, AgentError> {
-        let kept = timeout(PATIENCE, Arc::clone(&self.tasks).read_owned()).await;
+    pub(super) async fn lock_tasks(&self) -> Result<OwnedRwLockReadGuard<()>, AgentError> {
+        let kept = timeout(IMPORT_WAIT_TIMEOUT, Arc::clone(&self.tasks_lock).read_owned()).await;
         kept.map_err(|_| AgentError::TooManyTransfers)
     }
 }
 
 /// A document that is being written. The last piece is an error where it could not be written to its end.
 pub struct Export {
-    pieces: mpsc::Receiver<Result<Bytes, ExportError>>,
+    chunks: mpsc::Receiver<Result<Bytes, ExportError>>,
 }
 
 impl Export {
     /// The next piece; none at the end.
     pub async fn next(&mut self) -> Option<Result<Bytes, ExportError>> {
-        self.pieces.recv().await
+        self.chunks.recv().await
     }
 }
 
 impl Agent {
     /// Whether an import is under way.
     pub(crate) fn is_importing(&self) -> bool {
-        self.transfers.imports.available_permits() == 0
+        self.transfers.import_permits.available_permits() == 0
     }
 
     /// Writes what is remembered at this moment as a document. Turns go on meanwhile.
     pub fn export(&self) -> Result<Export, AgentError> {
-        let place = place(&self.transfers.exports)?;
-        let (sender, pieces) = mpsc::channel(PIECES);
+        let place = try_acquire(&self.transfers.export_permits)?;
+        let (sender, pieces) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
         let (brain, runtime) = (self.brain.clone(), Handle::current());
         let writing = move || {
-            write(
+            write_export(
                 &brain,
-                Pieces {
-                    next: BytesMut::new(),
+                ChunkWriter {
+                    buffer: BytesMut::new(),
                     sender,
                     runtime,
-                    patience: STALLED,
-                    waited: Waited::default(),
+                    chunk_timeout: STALL_TIMEOUT,
+                    slow_client: SlowClientGuard::default(),
                 },
             );
             drop(place);
         };
-        thread("export", writing).map_err(|_| AgentError::TooManyTransfers)?;
-        Ok(Export { pieces })
+        spawn_thread("export", writing).map_err(|_| AgentError::TooManyTransfers)?;
+        Ok(Export { chunks: pieces })
     }
 
     /// The document as one, if it has at most so many bytes.
-    pub async fn export_whole(&self, most: usize) -> Result<Vec<u8>, AgentError> {
+    pub async fn export_to_vec(&self, most: usize) -> Result<Vec<u8>, AgentError> {
         let mut export = self.export()?;
         let mut document = Vec::new();
         while let Some(piece) = export.next().await {
@@ -126,34 +130,34 @@ impl Agent {
             return Err(AgentError::Stopping);
         }
         // Before it is asked whether the engine is quiesced: from here on it cannot be.
-        let place = place(&self.transfers.imports)?;
-        self.running.turns().admit(self.means.clock.monotonic())?;
-        let (sender, pieces) = mpsc::channel(PIECES);
+        let place = try_acquire(&self.transfers.import_permits)?;
+        self.registry.lock().admit(self.services.clock.monotonic())?;
+        let (sender, pieces) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
         let brain = self.brain.clone();
-        let mut memory = RecordMemory::of(self.means.memory.clone());
-        let staging = on_a_thread(move || {
-            let document = Arriving { pieces, piece: Bytes::new() };
-            (brain.stage(document, |bytes| memory.admit(bytes)), place)
+        let mut memory = RecordMemory::new(self.services.memory_budget.clone());
+        let staging = run_on_thread(move || {
+            let document = ChunkReader { chunks: pieces, chunk: Bytes::new() };
+            (brain.stage_import(document, |bytes| memory.reserve(bytes)), place)
         });
-        let (staged, ()) = tokio::join!(staging, hand_over(document, sender));
+        let (staged, ()) = tokio::join!(staging, forward_chunks(document, sender));
         let (staged, place) = staged.ok_or(AgentError::Stopping)?;
         let staged = staged?;
 
-        let outputs = self.means.outputs.kept().await?;
-        let (brain, running, channels) = (self.brain.clone(), self.running.clone(), self.channels.clone());
-        let (tasks, stopping) = (Arc::clone(&self.transfers.tasks), self.stopping.clone());
+        let outputs = self.services.outputs.spilled_calls().await?;
+        let (brain, running, channels) = (self.brain.clone(), self.registry.clone(), self.event_logs.clone());
+        let (tasks, stopping) = (Arc::clone(&self.transfers.tasks_lock), self.stopping.clone());
         // Goes on by itself, also if the caller is gone: nobody may begin a turn before it is done.
-        let taking_over = self.turns.spawn(async move {
+        let taking_over = self.tracker.spawn(async move {
             let _alone = tasks.write_owned().await;
             if stopping.is_cancelled() {
                 return Err(AgentError::Stopping);
             }
-            if mode == ImportMode::Replace && running.turns().any_open() {
-                return Err(AgentError::TurnsUnderWay);
+            if mode == ImportMode::Replace && running.lock().any_open() {
+                return Err(AgentError::TurnsInProgress);
             }
-            let counts = brain.take_over(staged, mode, outputs).await?;
+            let counts = brain.apply_import(staged, mode, outputs).await?;
             // What they know of tasks is how those were.
-            channels.forget_idle();
+            channels.remove_idle();
             drop(place);
             Ok(Imported { status: ImportedStatus::Imported, mode, counts })
         });
@@ -167,41 +171,41 @@ impl Agent {
 
 /// Runs what waits for a client on a thread of its own: the few that block for turns are not to wait for it. None where
 /// there can be no more threads.
-async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+async fn run_on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = oneshot::channel();
     // Nobody waits for what is left of it once its caller has gone.
     let work = move || drop(done.send(work()));
-    thread("import", work).ok()?;
+    spawn_thread("import", work).ok()?;
     result.await.ok()
 }
 
-fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
 /// How long a client was waited for in all, and for how much. One that keeps the connection with a byte now and then
 /// would hold its place for ever.
 #[derive(Default)]
-struct Waited {
+struct SlowClientGuard {
     time: Duration,
     bytes: u64,
 }
 
-impl Waited {
+impl SlowClientGuard {
     /// Whether the client is too slow, after so long a wait for so many bytes.
-    fn is_too_long(&mut self, time: Duration, bytes: usize) -> bool {
+    fn is_too_slow(&mut self, time: Duration, bytes: usize) -> bool {
         self.time += time;
         self.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
-        self.time > GRACE + Duration::from_secs(self.bytes / LEAST_PER_S)
+        self.time > TRANSFER_GRACE + Duration::from_secs(self.bytes / MIN_BYTES_PER_SECOND)
     }
 }
 
-fn place(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, AgentError> {
+fn try_acquire(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, AgentError> {
     Arc::clone(places).try_acquire_owned().map_err(|_| AgentError::TooManyTransfers)
 }
 
 /// Writes the document of a brain to its end, or says why it ends before.
-fn write(brain: &Brain, mut pieces: Pieces) {
+fn write_export(brain: &Brain, mut pieces: ChunkWriter) {
     let written = brain.export(&mut pieces).and_then(|()| Ok(pieces.flush()?));
     if let Err(error) = written {
         // It goes without saying to a client that has left.
@@ -210,20 +214,21 @@ fn write(brain: &Brain, mut pieces: Pieces) {
 }
 
 /// A document on its way to a client, in pieces.
-struct Pieces {
-    next: BytesMut,
+struct ChunkWriter {
+    buffer: BytesMut,
     sender: mpsc::Sender<Result<Bytes, ExportError>>,
     runtime: Handle,
     /// How long the client may take for one.
-    patience: Duration,
-    waited: Waited,
+    chunk_timeout: Duration,
+    slow_client: SlowClientGuard,
 }
 
-impl Pieces {
+impl ChunkWriter {
     fn send(&mut self, piece: Result<Bytes, ExportError>) -> io::Result<()> {
         let (began, bytes) = (Instant::now(), piece.as_ref().map_or(0, Bytes::len));
-        let sent = self.runtime.block_on(async { timeout(self.patience, self.sender.send(piece)).await });
-        if self.waited.is_too_long(began.elapsed(), bytes) {
+        let sent =
+            self.runtime.block_on(async { timeout(self.chunk_timeout, self.sender.send(piece)).await });
+        if self.slow_client.is_too_slow(began.elapsed(), bytes) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         match sent {
@@ -234,38 +239,38 @@ impl Pieces {
     }
 }
 
-impl Write for Pieces {
+impl Write for ChunkWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = PIECE - self.next.len().min(PIECE);
+        let room = CHUNK_BYTES - self.buffer.len().min(CHUNK_BYTES);
         let taken = bytes.get(..room.min(bytes.len())).unwrap_or_default();
-        self.next.extend_from_slice(taken);
-        if self.next.len() >= PIECE {
+        self.buffer.extend_from_slice(taken);
+        if self.buffer.len() >= CHUNK_BYTES {
             self.flush()?;
         }
         Ok(taken.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.next.is_empty() {
+        if self.buffer.is_empty() {
             return Ok(());
         }
-        let piece = std::mem::take(&mut self.next);
+        let piece = std::mem::take(&mut self.buffer);
         self.send(Ok(piece.freeze()))
     }
 }
 
 /// Hands a document over as it comes. Its end is the end of the pieces; what breaks it off is the last one.
-async fn hand_over<E: std::fmt::Display>(
+async fn forward_chunks<E: std::fmt::Display>(
     document: impl Stream<Item = Result<Bytes, E>>,
     sender: mpsc::Sender<Result<Bytes, io::Error>>,
 ) {
     let mut document = std::pin::pin!(document);
-    let (mut refused, mut waited) = (0, Waited::default());
+    let (mut refused, mut waited) = (0, SlowClientGuard::default());
     loop {
         let began = Instant::now();
-        let piece = match timeout(STALLED, document.next()).await {
+        let piece = match timeout(STALL_TIMEOUT, document.next()).await {
             Ok(None) => return,
-            Ok(Some(Ok(piece))) if waited.is_too_long(began.elapsed(), piece.len()) => {
+            Ok(Some(Ok(piece))) if waited.is_too_slow(began.elapsed(), piece.len()) => {
                 Err(io::Error::new(io::ErrorKind::TimedOut, "it came too slowly"))
             }
             Ok(Some(Ok(piece))) => Ok(piece),
@@ -276,7 +281,7 @@ async fn hand_over<E: std::fmt::Display>(
         if refused > 0 || sender.send(piece).await.is_err() {
             refused += bytes.max(1);
         }
-        if is_last || refused > READ_ON {
+        if is_last || refused > MAX_DRAINED_BYTES {
             return;
         }
     }
@@ -286,45 +291,46 @@ async fn hand_over<E: std::fmt::Display>(
 struct RecordMemory {
     budget: MemoryBudget,
     runtime: Handle,
-    record: Growing,
+    reservation: GrowingReservation,
     /// How many bytes it had last.
     bytes: usize,
 }
 
 impl RecordMemory {
-    fn of(budget: MemoryBudget) -> Self {
-        let record = budget.growing(MemoryUse::Requests);
-        Self { budget, runtime: Handle::current(), record, bytes: 0 }
+    fn new(budget: MemoryBudget) -> Self {
+        let record = budget.growing_reservation(MemoryUse::Requests);
+        Self { budget, runtime: Handle::current(), reservation: record, bytes: 0 }
     }
 
     /// Waits until a record of so many bytes may be kept. Blocks.
-    fn admit(&mut self, bytes: usize) -> Result<(), NoMemory> {
+    fn reserve(&mut self, bytes: usize) -> Result<(), NoMemory> {
         if bytes < self.bytes {
             // Another record began.
-            self.record = self.budget.growing(MemoryUse::Requests);
+            self.reservation = self.budget.growing_reservation(MemoryUse::Requests);
         }
         self.bytes = bytes;
-        let in_all = if bytes > SMALL { bytes.saturating_mul(IN_ALL) } else { bytes };
-        self.runtime.block_on(self.record.grow(in_all))
+        let in_all =
+            if bytes > MAX_UNCOUNTED_BYTES { bytes.saturating_mul(RECORD_MEMORY_FACTOR) } else { bytes };
+        self.runtime.block_on(self.reservation.grow_to(in_all))
     }
 }
 
 /// A document as it comes, for a reader that blocks.
-struct Arriving {
-    pieces: mpsc::Receiver<Result<Bytes, io::Error>>,
-    piece: Bytes,
+struct ChunkReader {
+    chunks: mpsc::Receiver<Result<Bytes, io::Error>>,
+    chunk: Bytes,
 }
 
-impl Read for Arriving {
+impl Read for ChunkReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        while self.piece.is_empty() {
-            match self.pieces.blocking_recv() {
-                Some(piece) => self.piece = piece?,
+        while self.chunk.is_empty() {
+            match self.chunks.blocking_recv() {
+                Some(piece) => self.chunk = piece?,
                 None => return Ok(0),
             }
         }
-        let read = self.piece.len().min(buffer.len());
-        self.piece.copy_to_slice(buffer.get_mut(..read).unwrap_or_default());
+        let read = self.chunk.len().min(buffer.len());
+        self.chunk.copy_to_slice(buffer.get_mut(..read).unwrap_or_default());
         Ok(read)
     }
 }
@@ -341,7 +347,7 @@ impl From<ExportError> for AgentError {
 impl From<ImportError> for AgentError {
     fn from(error: ImportError) -> Self {
         match error {
-            ImportError::Faulty(_) | ImportError::Broken(_) => Self::Invalid(error.to_string()),
+            ImportError::Invalid(_) | ImportError::Unreadable(_) => Self::Invalid(error.to_string()),
             ImportError::NoMemory(error) => Self::NoMemory(error),
             ImportError::Staging(error) => Self::Staging(error),
         }
@@ -354,9 +360,9 @@ mod tests {
 
     use strict_provider::Wire;
 
-    use super::super::rig::Rig;
+    use super::super::harness::AgentHarness;
     use super::*;
-    use crate::testing::within;
+    use crate::testing::with_deadline;
 
     #[tokio::test]
     async fn an_export_that_nobody_takes_is_broken_off_before_its_end() {
@@ -371,17 +377,23 @@ mod tests {
         };
         let document =
             json!({"version": 1, "knowledge": (0..50).map(record).collect::<Vec<_>>()}).to_string();
-        let staged = brain.stage(document.as_bytes(), |_| Ok(())).unwrap();
-        within(brain.take_over(staged, ImportMode::Merge, Vec::new())).await.unwrap();
+        let staged = brain.stage_import(document.as_bytes(), |_| Ok(())).unwrap();
+        with_deadline(brain.apply_import(staged, ImportMode::Merge, Vec::new())).await.unwrap();
         let (sender, mut pieces) = mpsc::channel(1);
         let (runtime, patience) = (Handle::current(), Duration::from_millis(50));
         let writing = tokio::task::spawn_blocking(move || {
-            write(
+            write_export(
                 &brain,
-                Pieces { next: BytesMut::new(), sender, runtime, patience, waited: Waited::default() },
+                ChunkWriter {
+                    buffer: BytesMut::new(),
+                    sender,
+                    runtime,
+                    chunk_timeout: patience,
+                    slow_client: SlowClientGuard::default(),
+                },
             );
         });
-        within(writing).await.unwrap();
+        with_deadline(writing).await.unwrap();
         let mut document = Vec::new();
         while let Some(Ok(piece)) = pieces.recv().await {
             document.extend_from_slice(&piece);
@@ -391,17 +403,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_record_of_an_import_waits_for_its_memory() {
-        let rig = Rig::new(Wire::AnthropicMessages).await;
-        let memory = &rig.agent.means.memory;
+        let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+        let memory = &rig.agent.services.memory_budget;
         let all = memory.reserve(MemoryUse::Requests, usize::MAX).await.unwrap();
-        let mut beyond = memory.growing(MemoryUse::Requests);
-        beyond.grow(2 * SMALL).await.unwrap();
-        let document = json!({"version": 1, "of_the_future": "x".repeat(2 * SMALL)}).to_string();
+        let mut beyond = memory.growing_reservation(MemoryUse::Requests);
+        beyond.grow_to(2 * MAX_UNCOUNTED_BYTES).await.unwrap();
+        let document =
+            json!({"version": 1, "of_the_future": "x".repeat(2 * MAX_UNCOUNTED_BYTES)}).to_string();
         let pieces = futures::stream::iter([Ok::<_, io::Error>(Bytes::from(document))]);
         let mut import = Box::pin(rig.agent.import(ImportMode::Merge, pieces));
         // It would take no time.
         assert!(timeout(Duration::from_millis(300), &mut import).await.is_err());
         drop((all, beyond));
-        within(import).await.unwrap();
+        with_deadline(import).await.unwrap();
     }
 }

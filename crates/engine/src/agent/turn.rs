@@ -3,9 +3,9 @@
 use contract::MessageId;
 use contract::event::Usage;
 
-use super::repeats::Repeats;
-use crate::brain::steps::{Base, TurnOptions};
-use crate::models::{Answer, Tokens};
+use super::loop_detector::LoopDetector;
+use crate::llm::{Answer, TokenUsage};
+use crate::store::steps::{TurnBase, TurnOptions};
 
 /// The turn that runs.
 #[derive(Debug)]
@@ -14,35 +14,35 @@ pub(crate) struct Turn {
     pub(super) options: TurnOptions,
     pub(super) answers: u64,
     /// How often its sub-agents' models have answered.
-    pub(super) agents_answers: u64,
+    pub(super) sub_agent_answers: u64,
     pub(super) last_answer: Option<(MessageId, Answer)>,
-    pub(super) spent: Spent,
+    pub(super) totals: TurnUsage,
     /// Whether the last answer had less room than its model has, for a budget left no more.
-    pub(super) capped: bool,
+    pub(super) answer_capped: bool,
     /// Whether it was planned, or that was tried.
     pub(super) planned: bool,
     /// How many model calls beyond the cap the user's words have earned.
-    pub(super) beyond_cap: u64,
+    pub(super) extra_calls: u64,
     /// The calls that ended last.
-    pub(super) repeats: Repeats,
+    pub(super) loop_detector: LoopDetector,
     /// Whether it repeats itself.
-    pub(super) loops: bool,
-    pub(super) step_ts: i64,
+    pub(super) is_looping: bool,
+    pub(super) last_step_ts: i64,
 }
 
 /// What a turn has used.
 #[derive(Debug, Default)]
-pub(super) struct Spent {
+pub(super) struct TurnUsage {
     usage: Usage,
     /// Whether clients have not been told of all of it.
-    untold: bool,
+    unsent: bool,
     /// Whether something was used whose price nobody knows.
     unpriced: bool,
 }
 
-impl Spent {
+impl TurnUsage {
     /// What it is once another call has used `tokens` and cost `cost_usd`.
-    fn with(&self, model: &str, tokens: Tokens, cost_usd: Option<f64>) -> Usage {
+    fn after_call(&self, model: &str, tokens: TokenUsage, cost_usd: Option<f64>) -> Usage {
         let mut usage = self.usage.clone();
         tokens.add_to(&mut usage);
         model.clone_into(&mut usage.model);
@@ -52,30 +52,30 @@ impl Spent {
     }
 
     /// Another call has used `tokens`; whether clients are told with it.
-    pub(super) fn add(&mut self, model: &str, tokens: Tokens, cost_usd: Option<f64>, told: bool) {
-        self.usage = self.with(model, tokens, cost_usd);
+    pub(super) fn add(&mut self, model: &str, tokens: TokenUsage, cost_usd: Option<f64>, told: bool) {
+        self.usage = self.after_call(model, tokens, cost_usd);
         self.unpriced |= cost_usd.is_none();
-        self.untold = !told;
+        self.unsent = !told;
     }
 }
 
 impl Turn {
     /// A turn that was just opened, with the event `ts`.
-    pub(super) fn new(message_id: MessageId, options: TurnOptions, base: Base, ts: i64) -> Self {
+    pub(super) fn new(message_id: MessageId, options: TurnOptions, base: TurnBase, ts: i64) -> Self {
         Self {
             message_id,
             options,
             answers: 0,
-            agents_answers: 0,
+            sub_agent_answers: 0,
             last_answer: None,
-            spent: Spent::default(),
-            capped: false,
+            totals: TurnUsage::default(),
+            answer_capped: false,
             // An answer that is given anew has its plan beside its question.
             planned: base.is_retry(),
-            beyond_cap: 0,
-            repeats: Repeats::default(),
-            loops: false,
-            step_ts: ts,
+            extra_calls: 0,
+            loop_detector: LoopDetector::default(),
+            is_looping: false,
+            last_step_ts: ts,
         }
     }
 
@@ -101,17 +101,17 @@ impl Turn {
 
     /// The tokens used so far.
     pub(crate) fn usage(&self) -> &Usage {
-        &self.spent.usage
+        &self.totals.usage
     }
 
     /// The tokens used so far, if clients have not been told of all of them.
-    pub(crate) fn usage_untold(&self) -> Option<&Usage> {
-        self.spent.untold.then_some(&self.spent.usage)
+    pub(crate) fn unsent_usage(&self) -> Option<&Usage> {
+        self.totals.unsent.then_some(&self.totals.usage)
     }
 
     /// The `ts` of the newest event when the last step was on record.
-    pub(crate) fn step_ts(&self) -> i64 {
-        self.step_ts
+    pub(crate) fn last_step_ts(&self) -> i64 {
+        self.last_step_ts
     }
 
     /// How often a model has answered.
@@ -125,7 +125,7 @@ impl Turn {
     }
 
     /// The tokens used so far, and what they cost if `cost_usd` is what the next call costs.
-    pub(crate) fn usage_with(&self, model: &str, tokens: Tokens, cost_usd: Option<f64>) -> Usage {
-        self.spent.with(model, tokens, cost_usd)
+    pub(crate) fn usage_after_call(&self, model: &str, tokens: TokenUsage, cost_usd: Option<f64>) -> Usage {
+        self.totals.after_call(model, tokens, cost_usd)
     }
 }

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::{at_most, front_matter, is_name, kept, paths_in, text_of};
+use super::{front_matter, is_valid_name, last_good_version, list_folder, read_text, truncate_with_warning};
 
 /// The most bytes of an agent's file.
-const MAX_FILE: u64 = 256 * 1024;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 /// The most agents of a catalog.
 const MAX_AGENTS: usize = 256;
 /// The longest description, in characters. Every model is told it in every turn.
-const MAX_DESCRIPTION: usize = 1_024;
+const MAX_DESCRIPTION_CHARS: usize = 1_024;
 /// The most model calls of an agent's run where its file does not say.
-const MAX_TURNS: u64 = 25;
+const DEFAULT_MAX_TURNS: u64 = 25;
 
 /// An agent of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,21 +46,21 @@ struct FrontMatter {
 }
 
 /// Reads all agents of `folder`, where `before` is what it held before.
-pub(super) fn read(
+pub(super) fn load(
     folder: &Path,
     before: &[Arc<AgentSpec>],
     warnings: &mut Vec<String>,
 ) -> Vec<Arc<AgentSpec>> {
-    let Some(mut files) = paths_in(folder, "agents", warnings) else { return before.to_vec() };
+    let Some(mut files) = list_folder(folder, "agents", warnings) else { return before.to_vec() };
     files.retain(|file| file.extension().is_some_and(|extension| extension == "md"));
-    at_most(MAX_AGENTS, &mut files, "agents", warnings);
+    truncate_with_warning(MAX_AGENTS, &mut files, "agents", warnings);
     let mut agents = Vec::new();
     for file in files {
         let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        match agent(&name, &file) {
+        match load_agent(&name, &file) {
             Ok(agent) => agents.push(Arc::new(agent)),
             Err(reason) => {
-                let (last_good, outcome) = kept(&file, before, |agent| agent.name == name);
+                let (last_good, outcome) = last_good_version(&file, before, |agent| agent.name == name);
                 warnings.push(format!("agents/{name}.md: {reason}{outcome}"));
                 agents.extend(last_good);
             }
@@ -69,13 +69,13 @@ pub(super) fn read(
     agents
 }
 
-fn agent(name: &str, file: &Path) -> Result<AgentSpec, String> {
-    parse(name, &text_of(file, MAX_FILE)?)
+fn load_agent(name: &str, file: &Path) -> Result<AgentSpec, String> {
+    parse(name, &read_text(file, MAX_FILE_BYTES)?)
 }
 
 fn parse(name: &str, text: &str) -> Result<AgentSpec, String> {
     let (fields, prompt) = front_matter::split::<FrontMatter>(text)?;
-    if !is_name(name) {
+    if !is_valid_name(name) {
         return Err("its name must be lower-case letters, digits and single hyphens, at most 64".into());
     }
     if let Some(other) = fields.name.filter(|other| other != name) {
@@ -85,8 +85,8 @@ fn parse(name: &str, text: &str) -> Result<AgentSpec, String> {
     if description.is_empty() {
         return Err("its `description` is empty: say what it is good at".into());
     }
-    if description.chars().nth(MAX_DESCRIPTION).is_some() {
-        return Err(format!("its `description` is over {MAX_DESCRIPTION} characters"));
+    if description.chars().nth(MAX_DESCRIPTION_CHARS).is_some() {
+        return Err(format!("its `description` is over {MAX_DESCRIPTION_CHARS} characters"));
     }
     if prompt.is_empty() {
         return Err("there is no text behind the front matter: say who it is and how it works".into());
@@ -101,7 +101,7 @@ fn parse(name: &str, text: &str) -> Result<AgentSpec, String> {
         description,
         model: fields.model,
         tools: fields.tools,
-        max_turns: fields.max_turns.unwrap_or(MAX_TURNS),
+        max_turns: fields.max_turns.unwrap_or(DEFAULT_MAX_TURNS),
         max_tokens: fields.max_tokens,
         prompt: prompt.to_owned(),
     })
@@ -127,7 +127,7 @@ mod tests {
         write("long.md", &format!("---\ndescription: {}\n---\nYou.", "x".repeat(1_025)));
         write("notes.txt", "no agent");
         let mut warnings = Vec::new();
-        let agents = read(folder.path(), &[], &mut warnings);
+        let agents = load(folder.path(), &[], &mut warnings);
         let names: Vec<_> = agents.iter().map(|agent| agent.name.as_str()).collect();
         assert_eq!(names, ["finder", "plain"]);
         let finder = &agents[0];
@@ -135,10 +135,10 @@ mod tests {
             (finder.model.as_deref(), finder.max_turns, finder.max_tokens),
             (Some("fast"), 3, Some(9_000))
         );
-        assert_eq!(agents[1].max_turns, MAX_TURNS);
-        let faulty: Vec<_> = warnings.iter().map(|line| line.split(':').next().unwrap()).collect();
+        assert_eq!(agents[1].max_turns, DEFAULT_MAX_TURNS);
+        let invalid_field: Vec<_> = warnings.iter().map(|line| line.split(':').next().unwrap()).collect();
         let expected =
             ["Loud", "empty", "long", "none", "other", "zero"].map(|name| format!("agents/{name}.md"));
-        assert_eq!(faulty, expected);
+        assert_eq!(invalid_field, expected);
     }
 }

@@ -47,8 +47,9 @@ mod tests {
         assert_eq!(split("---\nname: a\n---\n\nText.\n---\nMore.\n"), expected);
         assert_eq!(split("\u{feff}---\r\nname: a\r\n--- \r\nText.\n---\nMore."), expected);
         assert_eq!(split("---\nname: a\n---"), Ok(("a".to_owned(), String::new())));
-        for faulty in ["", "name: a", "---\nname: a\n", "---\nnames: a\n---\n", "---\n: :\n\t-\n---\n"] {
-            assert!(split(faulty).is_err(), "{faulty:?}");
+        for invalid_field in ["", "name: a", "---\nname: a\n", "---\nnames: a\n---\n", "---\n: :\n\t-\n---\n"]
+        {
+            assert!(split(invalid_field).is_err(), "{invalid_field:?}");
         }
     }
 }

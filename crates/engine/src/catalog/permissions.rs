@@ -7,17 +7,17 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::{is_gone, text_of};
+use super::{is_absent, read_text};
 use crate::tools::{Permission, glob_matches};
 
 /// The most bytes of the file.
-const MAX_FILE: u64 = 256 * 1024;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 /// The most rules, of each kind. Each is tried against each tool.
 const MAX_RULES: usize = 1_000;
 /// The most folders that programs may be run from.
-const MAX_FOLDERS: usize = 32;
+const MAX_EXECUTABLE_FOLDERS: usize = 32;
 /// The longest glob, in bytes. Names of tools are far shorter.
-const MAX_GLOB: usize = 256;
+const MAX_GLOB_BYTES: usize = 256;
 
 /// What the operator has decided on tools, whatever their own defaults are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,9 +27,9 @@ pub struct Permissions {
     /// The rules, in the order of the file: the last one whose glob is the tool's name holds.
     pub rules: Vec<(String, Permission)>,
     /// Globs for the names of the tools that may use the network.
-    pub network: Vec<String>,
+    pub network_globs: Vec<String>,
     /// Folders whose programs may be run, and all of which may be read.
-    pub executable: Vec<PathBuf>,
+    pub executable_folders: Vec<PathBuf>,
     /// Whether the file could not be read. What it denies is then unknown, so nothing is allowed unasked.
     pub unreadable: bool,
 }
@@ -41,23 +41,23 @@ impl Permissions {
     }
 
     /// What is decided on the tool; nothing where its own default holds.
-    pub fn decided(&self, tool: &str) -> Option<Permission> {
+    pub fn decision(&self, tool: &str) -> Option<Permission> {
         let rule = self.rules.iter().rev().find(|(glob, _)| glob_matches(glob, tool));
         rule.map(|(_, permission)| *permission).or(self.default)
     }
 
     /// Whether the tool may use the network, where that is forbidden unless it is granted.
-    pub fn network(&self, tool: &str) -> bool {
-        self.network.iter().any(|glob| glob_matches(glob, tool))
+    pub fn allows_network(&self, tool: &str) -> bool {
+        self.network_globs.iter().any(|glob| glob_matches(glob, tool))
     }
 }
 
 /// Reads `file`. Where it cannot be, what was decided before holds.
-pub(super) fn read(file: &Path, before: &Permissions, warnings: &mut Vec<String>) -> Permissions {
-    if is_gone(file) {
+pub(super) fn load(file: &Path, before: &Permissions, warnings: &mut Vec<String>) -> Permissions {
+    if is_absent(file) {
         return Permissions::default();
     }
-    text_of(file, MAX_FILE).and_then(|text| parse(&text, warnings)).unwrap_or_else(|reason| {
+    read_text(file, MAX_FILE_BYTES).and_then(|text| parse(&text, warnings)).unwrap_or_else(|reason| {
         let outcome = if before.unreadable {
             "every tool asks until that is mended"
         } else {
@@ -69,55 +69,55 @@ pub(super) fn read(file: &Path, before: &Permissions, warnings: &mut Vec<String>
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct PermissionsFile {
     default: Option<Value>,
     #[serde(default)]
-    tools: InOrder,
+    tools: OrderedMembers,
     #[serde(default)]
     network: Vec<Value>,
     #[serde(default)]
     executable: Vec<Value>,
     #[serde(flatten)]
-    unknown: InOrder,
+    unknown: OrderedMembers,
 }
 
 /// The members of a JSON object, in their order.
 #[derive(Default)]
-struct InOrder(Vec<(String, Value)>);
+struct OrderedMembers(Vec<(String, Value)>);
 
-impl<'de> Deserialize<'de> for InOrder {
+impl<'de> Deserialize<'de> for OrderedMembers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
+        struct MembersVisitor;
 
-        impl<'de> Visitor<'de> for Members {
-            type Value = InOrder;
+        impl<'de> Visitor<'de> for MembersVisitor {
+            type Value = OrderedMembers;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("an object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<InOrder, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OrderedMembers, A::Error> {
                 let mut members = Vec::new();
                 while let Some(member) = map.next_entry()? {
                     members.push(member);
                 }
-                Ok(InOrder(members))
+                Ok(OrderedMembers(members))
             }
         }
 
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_map(MembersVisitor)
     }
 }
 
 /// Whether a path names one folder wherever it is read, and not all there is.
-fn is_whole(folder: &Path) -> bool {
+fn is_absolute_folder(folder: &Path) -> bool {
     let mut parts = folder.components();
     let is_name = |part| matches!(part, Component::Normal(_));
     parts.next() == Some(Component::RootDir) && parts.clone().next().is_some() && parts.all(is_name)
 }
 
 fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Permissions, String> {
-    let written: Written = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let written: PermissionsFile = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let rules = written.tools.0.len().max(written.network.len());
     if rules > MAX_RULES {
         return Err(format!("it has {rules} rules of one kind; at most {MAX_RULES} are taken"));
@@ -138,26 +138,32 @@ fn parse(text: &str, warnings: &mut Vec<String>) -> Result<Permissions, String> 
     let rules = written.tools.0.iter();
     let rules: Vec<_> =
         rules.map(|(glob, value)| (glob.clone(), permission(&format!("`tools`, `{glob}`"), value))).collect();
-    if let Some((glob, _)) = rules.iter().find(|(glob, _)| glob.len() > MAX_GLOB) {
+    if let Some((glob, _)) = rules.iter().find(|(glob, _)| glob.len() > MAX_GLOB_BYTES) {
         let start: String = glob.chars().take(40).collect();
-        return Err(format!("its glob `{start}…` is over {MAX_GLOB} bytes"));
+        return Err(format!("its glob `{start}…` is over {MAX_GLOB_BYTES} bytes"));
     }
     let mut network = Vec::new();
     for value in &written.network {
-        match value.as_str().filter(|glob| glob.len() <= MAX_GLOB) {
+        match value.as_str().filter(|glob| glob.len() <= MAX_GLOB_BYTES) {
             Some(glob) => network.push(glob.to_owned()),
             None => warn("an entry of `network` is not the name of a tool; it is left out".into()),
         }
     }
     let mut executable = Vec::new();
     for value in &written.executable {
-        match value.as_str().map(PathBuf::from).filter(|folder| is_whole(folder)) {
+        match value.as_str().map(PathBuf::from).filter(|folder| is_absolute_folder(folder)) {
             Some(folder) => executable.push(folder),
             None => warn("an entry of `executable` is not the whole path of a folder; it is left out".into()),
         }
     }
-    executable.truncate(MAX_FOLDERS);
-    Ok(Permissions { default, rules, network, executable, unreadable: false })
+    executable.truncate(MAX_EXECUTABLE_FOLDERS);
+    Ok(Permissions {
+        default,
+        rules,
+        network_globs: network,
+        executable_folders: executable,
+        unreadable: false,
+    })
 }
 
 #[cfg(test)]
@@ -171,7 +177,7 @@ mod tests {
         let file = folder.path().join("permissions.json");
         std::fs::write(&file, text).unwrap();
         let mut warnings = Vec::new();
-        (read(&file, &Permissions::unknown(), &mut warnings), warnings)
+        (load(&file, &Permissions::unknown(), &mut warnings), warnings)
     }
 
     #[test]
@@ -181,16 +187,16 @@ mod tests {
                 "tools": {"z*": "deny", "*_file": "allow", "write_*": "deny", "a": "allow", "zero": "allow"}}"#,
         );
         assert_eq!(warnings, [""; 0]);
-        for (tool, decided) in [
+        for (tool, decision) in [
             ("read_file", Permission::Allow),
             ("write_file", Permission::Deny),
             ("zoo", Permission::Deny),
             ("zero", Permission::Allow),
             ("other", Permission::Ask),
         ] {
-            assert_eq!(permissions.decided(tool), Some(decided), "{tool}");
+            assert_eq!(permissions.decision(tool), Some(decision), "{tool}");
         }
-        let may = ["shell", "get_it", "shells", "get"].map(|tool| permissions.network(tool));
+        let may = ["shell", "get_it", "shells", "get"].map(|tool| permissions.allows_network(tool));
         assert_eq!(may, [true, true, false, false]);
     }
 
@@ -199,8 +205,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut warnings = Vec::new();
         let permissions =
-            read(&folder.path().join("permissions.json"), &Permissions::unknown(), &mut warnings);
-        assert_eq!((permissions.decided("shell"), permissions.network("shell")), (None, false));
+            load(&folder.path().join("permissions.json"), &Permissions::unknown(), &mut warnings);
+        assert_eq!((permissions.decision("shell"), permissions.allows_network("shell")), (None, false));
         assert_eq!(warnings, [""; 0]);
     }
 
@@ -211,25 +217,25 @@ mod tests {
         let large = format!("{}{{}}", " ".repeat(300_000));
         for text in ["", "{", "[]", "null", r#"{"tools": []}"#, r#"{"network": "*"}"#, &long, &many, &large] {
             let (permissions, warnings) = parsed(text);
-            assert_eq!(permissions.decided("read_file"), Some(Permission::Ask), "{text}");
-            assert_eq!((permissions.network("read_file"), warnings.len()), (false, 1), "{text}");
+            assert_eq!(permissions.decision("read_file"), Some(Permission::Ask), "{text}");
+            assert_eq!((permissions.allows_network("read_file"), warnings.len()), (false, 1), "{text}");
         }
         let (permissions, warnings) = parsed(
             r#"{"default": "alow", "tools": {"*": "allow", "shell": true, "web_*": "Allow"},
                 "network": [1, "*".repeat, "a"], "x": 1}"#,
         );
-        assert_eq!((permissions.decided("shell"), warnings.len()), (Some(Permission::Ask), 1));
+        assert_eq!((permissions.decision("shell"), warnings.len()), (Some(Permission::Ask), 1));
         let (permissions, warnings) = parsed(
             r#"{"default": "alow", "tools": {"a*": "allow", "shell": true, "web_*": "Allow"},
                 "network": [1, "a"], "x": 1}"#,
         );
-        for (tool, decided) in
+        for (tool, decision) in
             [("shell", Permission::Deny), ("web_fetch", Permission::Deny), ("b", Permission::Deny)]
         {
-            assert_eq!(permissions.decided(tool), Some(decided), "{tool}");
+            assert_eq!(permissions.decision(tool), Some(decision), "{tool}");
         }
-        assert_eq!(permissions.decided("ab"), Some(Permission::Allow));
-        assert_eq!(permissions.network, ["a"]);
+        assert_eq!(permissions.decision("ab"), Some(Permission::Allow));
+        assert_eq!(permissions.network_globs, ["a"]);
         assert_eq!(warnings.len(), 5, "{warnings:?}");
     }
 
@@ -240,7 +246,7 @@ mod tests {
         std::os::unix::fs::symlink("nowhere", &file).unwrap();
         let mut warnings = Vec::new();
         assert_eq!(
-            read(&file, &Permissions::unknown(), &mut warnings).decided("shell"),
+            load(&file, &Permissions::unknown(), &mut warnings).decision("shell"),
             Some(Permission::Ask)
         );
         assert_eq!(warnings.len(), 1);

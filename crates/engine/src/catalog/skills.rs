@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::{at_most, front_matter, is_name, kept, paths_in, text_of};
+use super::{front_matter, is_valid_name, last_good_version, list_folder, read_text, truncate_with_warning};
 
 /// The most bytes of a `SKILL.md`.
-const MAX_FILE: u64 = 256 * 1024;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 /// The most skills of a catalog.
 const MAX_SKILLS: usize = 256;
 /// The longest description, in characters: the format's bound. Every model is told it in every turn.
-const MAX_DESCRIPTION: usize = 1_024;
+const MAX_DESCRIPTION_CHARS: usize = 1_024;
 /// The most files of a skill beside its `SKILL.md`.
 const MAX_FILES: usize = 512;
 /// How deep in a skill's folder they may be.
@@ -54,7 +54,7 @@ struct FrontMatter {
     compatibility: Option<String>,
     #[serde(default)]
     metadata: BTreeMap<String, Scalar>,
-    allowed_tools: Option<Tools>,
+    allowed_tools: Option<AllowedTools>,
 }
 
 /// A value of `metadata`. The format wants strings; others are often written.
@@ -71,32 +71,32 @@ enum Scalar {
 /// `allowed-tools`: words in a line, as the format has it, or a list.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Tools {
+enum AllowedTools {
     Line(String),
     List(Vec<String>),
 }
 
 /// Reads all skills of `folder`, where `before` is what it held before.
-pub(super) fn read(
+pub(super) fn load(
     folder: &Path,
     before: &[Arc<SkillSpec>],
     warnings: &mut Vec<String>,
 ) -> Vec<Arc<SkillSpec>> {
-    let Some(mut folders) = paths_in(folder, "skills", warnings) else { return before.to_vec() };
+    let Some(mut folders) = list_folder(folder, "skills", warnings) else { return before.to_vec() };
     folders.retain(|folder| folder.is_dir());
-    at_most(MAX_SKILLS, &mut folders, "skills", warnings);
+    truncate_with_warning(MAX_SKILLS, &mut folders, "skills", warnings);
     let mut skills = Vec::new();
     for folder in folders {
         let name = folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let mut odd = Vec::new();
         let file = folder.join("SKILL.md");
-        match text_of(&file, MAX_FILE).and_then(|text| parse(&name, &text, &mut odd)) {
+        match read_text(&file, MAX_FILE_BYTES).and_then(|text| parse(&name, &text, &mut odd)) {
             Ok(skill) => {
-                let files = files_in(&folder, &mut odd);
+                let files = list_files(&folder, &mut odd);
                 skills.push(Arc::new(SkillSpec { folder, files, ..skill }));
             }
             Err(reason) => {
-                let (last_good, outcome) = kept(&file, before, |skill| skill.name == name);
+                let (last_good, outcome) = last_good_version(&file, before, |skill| skill.name == name);
                 odd.push(format!("{reason}{outcome}"));
                 skills.extend(last_good);
             }
@@ -107,7 +107,7 @@ pub(super) fn read(
 }
 
 fn parse(name: &str, text: &str, odd: &mut Vec<String>) -> Result<SkillSpec, String> {
-    if !is_name(name) {
+    if !is_valid_name(name) {
         return Err("its name must be lower-case letters, digits and single hyphens, at most 64".into());
     }
     let (fields, body) = front_matter::split::<FrontMatter>(text)?;
@@ -120,8 +120,10 @@ fn parse(name: &str, text: &str, odd: &mut Vec<String>) -> Result<SkillSpec, Str
     if description.is_empty() {
         return Err("it has no `description`: say what it is for and when to use it".into());
     }
-    if let Some((end, _)) = description.char_indices().nth(MAX_DESCRIPTION) {
-        odd.push(format!("its `description` is over {MAX_DESCRIPTION} characters; the rest is left out"));
+    if let Some((end, _)) = description.char_indices().nth(MAX_DESCRIPTION_CHARS) {
+        odd.push(format!(
+            "its `description` is over {MAX_DESCRIPTION_CHARS} characters; the rest is left out"
+        ));
         description.truncate(end);
     }
     if body.is_empty() {
@@ -129,8 +131,8 @@ fn parse(name: &str, text: &str, odd: &mut Vec<String>) -> Result<SkillSpec, Str
     }
     let allowed_tools = match fields.allowed_tools {
         None => Vec::new(),
-        Some(Tools::Line(line)) => line.split_whitespace().map(str::to_owned).collect(),
-        Some(Tools::List(list)) => list,
+        Some(AllowedTools::Line(line)) => line.split_whitespace().map(str::to_owned).collect(),
+        Some(AllowedTools::List(list)) => list,
     };
     Ok(SkillSpec {
         name: name.to_owned(),
@@ -158,12 +160,12 @@ impl Scalar {
 }
 
 /// The files of a skill, by their paths in its folder. Links are left out: they could lead anywhere.
-fn files_in(folder: &Path, odd: &mut Vec<String>) -> Vec<String> {
+fn list_files(folder: &Path, odd: &mut Vec<String>) -> Vec<String> {
     let mut files = Vec::new();
     let mut ahead = vec![(PathBuf::new(), 0)];
     while let Some((inner, depth)) = ahead.pop() {
         let Ok(entries) = std::fs::read_dir(folder.join(&inner)) else {
-            odd.push(format!("its folder `{}` cannot be read", told(&inner)));
+            odd.push(format!("its folder `{}` cannot be read", escaped_path(&inner)));
             continue;
         };
         for entry in entries.filter_map(Result::ok) {
@@ -174,7 +176,7 @@ fn files_in(folder: &Path, odd: &mut Vec<String>) -> Vec<String> {
                 (Ok(kind), Some(name)) if kind.is_file() && !name.contains(char::is_control) => {
                     files.push(name.to_owned());
                 }
-                _ => odd.push(format!("`{}` in its folder is left out", told(&path))),
+                _ => odd.push(format!("`{}` in its folder is left out", escaped_path(&path))),
             }
             if files.len() + ahead.len() > MAX_FILES || odd.len() > MAX_FILES {
                 odd.push(format!("it has over {MAX_FILES} files; the others are left out"));
@@ -188,7 +190,7 @@ fn files_in(folder: &Path, odd: &mut Vec<String>) -> Vec<String> {
 }
 
 /// A path as a person reads it in a log: on one line.
-fn told(path: &Path) -> String {
+fn escaped_path(path: &Path) -> String {
     path.to_string_lossy().escape_debug().to_string()
 }
 

@@ -4,39 +4,39 @@ use proptest::prelude::*;
 
 use super::*;
 
-struct Folder(tempfile::TempDir);
+struct SkillsFixture(tempfile::TempDir);
 
-impl Folder {
+impl SkillsFixture {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn put(&self, path: &str, text: impl AsRef<[u8]>) {
+    fn write_file(&self, path: &str, text: impl AsRef<[u8]>) {
         let path = self.0.path().join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
 
-    fn read(&self) -> (Vec<Arc<SkillSpec>>, Vec<String>) {
+    fn load(&self) -> (Vec<Arc<SkillSpec>>, Vec<String>) {
         let mut warnings = Vec::new();
-        (read(self.0.path(), &[], &mut warnings), warnings)
+        (load(self.0.path(), &[], &mut warnings), warnings)
     }
 }
 
 #[test]
 fn a_skill_is_read_with_its_files() {
-    let folder = Folder::new();
-    folder.put(
+    let folder = SkillsFixture::new();
+    folder.write_file(
         "pdf-forms/SKILL.md",
         "---\nname: pdf-forms\ndescription: >\n  Fills in forms.\n  Use it for PDF.\nlicense: MIT\n\
          compatibility: Needs python3\nmetadata:\n  author: Ada\n  version: 1.0\n  beta: true\n\
          allowed-tools: read_file shell\n---\n# Forms\n\nDo this.\n",
     );
-    folder.put("pdf-forms/scripts/fill.py", "print(1)");
-    folder.put("pdf-forms/scripts/lib/a.py", "");
-    folder.put("pdf-forms/references/REFERENCE.md", "More.");
-    folder.put("note.txt", "no skill");
-    let (skills, warnings) = folder.read();
+    folder.write_file("pdf-forms/scripts/fill.py", "print(1)");
+    folder.write_file("pdf-forms/scripts/lib/a.py", "");
+    folder.write_file("pdf-forms/references/REFERENCE.md", "More.");
+    folder.write_file("note.txt", "no skill");
+    let (skills, warnings) = folder.load();
     assert_eq!(warnings, [""; 0]);
     let [skill] = skills.as_slice() else { panic!("{skills:?}") };
     assert_eq!(skill.name, "pdf-forms");
@@ -55,11 +55,14 @@ fn a_skill_is_read_with_its_files() {
 
 #[test]
 fn what_is_odd_is_named_and_the_skill_taken() {
-    let folder = Folder::new();
-    folder.put("a/SKILL.md", "---\nname: other\ndescription: x\nallowed-tools: [a, b]\nunknown: 1\n---\nDo.");
-    folder.put("b/SKILL.md", format!("---\ndescription: {}\n---\nDo.", "ü".repeat(1_025)));
+    let folder = SkillsFixture::new();
+    folder.write_file(
+        "a/SKILL.md",
+        "---\nname: other\ndescription: x\nallowed-tools: [a, b]\nunknown: 1\n---\nDo.",
+    );
+    folder.write_file("b/SKILL.md", format!("---\ndescription: {}\n---\nDo.", "ü".repeat(1_025)));
     std::os::unix::fs::symlink("/etc", folder.0.path().join("b/scripts")).unwrap();
-    let (skills, warnings) = folder.read();
+    let (skills, warnings) = folder.load();
     let names: Vec<_> = skills.iter().map(|skill| skill.name.as_str()).collect();
     assert_eq!(names, ["a", "b"]);
     assert_eq!(skills[0].allowed_tools, ["a", "b"]);
@@ -77,34 +80,35 @@ fn what_is_odd_is_named_and_the_skill_taken() {
 
 #[test]
 fn a_faulty_skill_is_left_out_and_named() {
-    let folder = Folder::new();
+    let folder = SkillsFixture::new();
     let whole = "---\nname: whole\ndescription: x\n---\nDo.";
-    folder.put("whole/SKILL.md", whole);
-    folder.put("Loud/SKILL.md", whole);
-    folder.put("empty/README.md", "");
-    folder.put("no-body/SKILL.md", "---\nname: no-body\ndescription: x\n---\n");
-    folder.put("no-description/SKILL.md", "---\nname: no-description\n---\nDo.");
-    folder.put("no-front/SKILL.md", "Do.");
-    folder.put("no-text/SKILL.md", b"---\nname: no-text\ndescription: \xff\n---\nDo.");
-    folder.put("large/SKILL.md", format!("{whole}{}", " ".repeat(300_000)));
-    folder.put("list/SKILL.md", "---\n- a\n---\nDo.");
-    let (skills, warnings) = folder.read();
+    folder.write_file("whole/SKILL.md", whole);
+    folder.write_file("Loud/SKILL.md", whole);
+    folder.write_file("empty/README.md", "");
+    folder.write_file("no-body/SKILL.md", "---\nname: no-body\ndescription: x\n---\n");
+    folder.write_file("no-description/SKILL.md", "---\nname: no-description\n---\nDo.");
+    folder.write_file("no-front/SKILL.md", "Do.");
+    folder.write_file("no-text/SKILL.md", b"---\nname: no-text\ndescription: \xff\n---\nDo.");
+    folder.write_file("large/SKILL.md", format!("{whole}{}", " ".repeat(300_000)));
+    folder.write_file("list/SKILL.md", "---\n- a\n---\nDo.");
+    let (skills, warnings) = folder.load();
     assert_eq!(skills.len(), 1);
     let named: Vec<_> = warnings.iter().map(|warning| warning.split(':').next().unwrap()).collect();
-    let faulty = ["Loud", "empty", "large", "list", "no-body", "no-description", "no-front", "no-text"];
-    assert_eq!(named, faulty.map(|name| format!("skills/{name}")));
+    let invalid_field =
+        ["Loud", "empty", "large", "list", "no-body", "no-description", "no-front", "no-text"];
+    assert_eq!(named, invalid_field.map(|name| format!("skills/{name}")));
 }
 
 #[test]
 fn a_folder_without_end_is_bounded() {
-    let folder = Folder::new();
-    folder.put("many/SKILL.md", "---\nname: many\ndescription: x\n---\nDo.");
+    let folder = SkillsFixture::new();
+    folder.write_file("many/SKILL.md", "---\nname: many\ndescription: x\n---\nDo.");
     for number in 0..600 {
-        folder.put(&format!("many/references/{number}.md"), "");
+        folder.write_file(&format!("many/references/{number}.md"), "");
     }
-    folder.put("deep/SKILL.md", "---\nname: deep\ndescription: x\n---\nDo.");
-    folder.put(&format!("deep/{}a", "d/".repeat(20)), "");
-    let (skills, warnings) = folder.read();
+    folder.write_file("deep/SKILL.md", "---\nname: deep\ndescription: x\n---\nDo.");
+    folder.write_file(&format!("deep/{}a", "d/".repeat(20)), "");
+    let (skills, warnings) = folder.load();
     assert_eq!((skills[0].files.len(), skills[1].files.len()), (0, MAX_FILES + 1));
     assert_eq!(warnings.len(), 2, "{warnings:?}");
 }

@@ -9,19 +9,19 @@ use std::path::Path;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::{Catalog, front_matter, text_of};
+use super::{Catalog, front_matter, read_text};
 
 /// The most bytes of the file. All of it goes to the model each time.
-const MAX_FILE: u64 = 64 * 1024;
+const MAX_FILE_BYTES: u64 = 64 * 1024;
 /// The most variables in it, for each stands for as much as the catalog has.
 const MAX_VARIABLES: usize = 32;
 /// The longest version, in characters.
-const MAX_VERSION: usize = 128;
+const MAX_VERSION_CHARS: usize = 128;
 /// How many bytes of the content's hash are its version.
-const HASHED: usize = 6;
+const VERSION_HASH_BYTES: usize = 6;
 
 /// Who the agent is where the catalog has no soul that can be used.
-const BUILT_IN: &str = "You are a person's own assistant. You are helpful, honest and brief. You use your \
+const BUILT_IN_SOUL: &str = "You are a person's own assistant. You are helpful, honest and brief. You use your \
                         tools where they help, and say plainly what you did and what you could not do.";
 
 /// See the module.
@@ -68,7 +68,10 @@ struct FrontMatter {
 
 impl Default for Soul {
     fn default() -> Self {
-        Self { version: hash(BUILT_IN), template: vec![Piece::Text(BUILT_IN.to_owned())] }
+        Self {
+            version: content_version(BUILT_IN_SOUL),
+            template: vec![Piece::Text(BUILT_IN_SOUL.to_owned())],
+        }
     }
 }
 
@@ -77,11 +80,11 @@ impl Soul {
     ///
     /// # Errors
     /// For a person: why that file cannot be used.
-    pub fn read(folder: &Path) -> Result<Self, String> {
+    pub fn load(folder: &Path) -> Result<Self, String> {
         let file = folder.join("soul.md");
         match std::fs::symlink_metadata(&file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
-            _ => Self::parse(&text_of(&file, MAX_FILE)?),
+            _ => Self::parse(&read_text(&file, MAX_FILE_BYTES)?),
         }
     }
 
@@ -96,12 +99,12 @@ impl Soul {
         if body.is_empty() {
             return Err("it is empty: say who the agent is and how it works".into());
         }
-        let version = version.map_or_else(|| hash(text), |version| version.trim().to_owned());
+        let version = version.map_or_else(|| content_version(text), |version| version.trim().to_owned());
         let length = version.chars().count();
-        if length == 0 || length > MAX_VERSION || version.contains(char::is_control) {
-            return Err(format!("its `version` must be 1 to {MAX_VERSION} characters on one line"));
+        if length == 0 || length > MAX_VERSION_CHARS || version.contains(char::is_control) {
+            return Err(format!("its `version` must be 1 to {MAX_VERSION_CHARS} characters on one line"));
         }
-        Ok(Self { version, template: template(body)? })
+        Ok(Self { version, template: parse_template(body)? })
     }
 
     /// What it calls itself: the `version` of its front matter, else the beginning of its content's SHA-256.
@@ -110,7 +113,7 @@ impl Soul {
     }
 
     /// The text that a model is told, where this is what the catalog has and the agent's files are in `workspace`.
-    pub fn told(&self, catalog: &Catalog, workspace: &Path) -> String {
+    pub fn render(&self, catalog: &Catalog, workspace: &Path) -> String {
         let pieces = self.template.iter().map(|piece| match piece {
             Piece::Text(text) => text.clone(),
             Piece::Variable(Variable::Version) => self.version.clone(),
@@ -118,33 +121,33 @@ impl Soul {
                 let absolute = std::path::absolute(workspace);
                 absolute.as_deref().unwrap_or(workspace).display().to_string()
             }
-            Piece::Variable(Variable::Agents) => {
-                listed(catalog.agents.iter().map(|agent| (agent.name.as_str(), agent.description.as_str())))
-            }
-            Piece::Variable(Variable::Skills) => {
-                listed(catalog.skills.iter().map(|skill| (skill.name.as_str(), skill.description.as_str())))
-            }
+            Piece::Variable(Variable::Agents) => bullet_list(
+                catalog.agents.iter().map(|agent| (agent.name.as_str(), agent.description.as_str())),
+            ),
+            Piece::Variable(Variable::Skills) => bullet_list(
+                catalog.skills.iter().map(|skill| (skill.name.as_str(), skill.description.as_str())),
+            ),
         });
         pieces.collect()
     }
 }
 
-fn hash(text: &str) -> String {
+fn content_version(text: &str) -> String {
     let mut hex = String::new();
-    for byte in Sha256::digest(text).iter().take(HASHED) {
+    for byte in Sha256::digest(text).iter().take(VERSION_HASH_BYTES) {
         // Writing to a `String` cannot fail.
         let _ = write!(hex, "{byte:02x}");
     }
     hex
 }
 
-fn listed<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+fn bullet_list<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> String {
     let lines: Vec<_> = entries.map(|(name, description)| format!("- {name}: {description}")).collect();
     if lines.is_empty() { "(none)".into() } else { lines.join("\n") }
 }
 
 /// The pieces of a text in which `{{name}}` stands for a variable, and `\{{` for two braces.
-fn template(text: &str) -> Result<Vec<Piece>, String> {
+fn parse_template(text: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut plain = String::new();
     let mut variables = 0;
@@ -164,7 +167,7 @@ fn template(text: &str) -> Result<Vec<Piece>, String> {
             };
             plain.push_str(before);
             pieces.push(Piece::Text(std::mem::take(&mut plain)));
-            pieces.push(Piece::Variable(variable(name.trim(), number)?));
+            pieces.push(Piece::Variable(parse_variable(name.trim(), number)?));
             variables += 1;
             rest = behind;
         }
@@ -177,7 +180,7 @@ fn template(text: &str) -> Result<Vec<Piece>, String> {
     Ok(pieces)
 }
 
-fn variable(name: &str, line: usize) -> Result<Variable, String> {
+fn parse_variable(name: &str, line: usize) -> Result<Variable, String> {
     let known = Variable::ALL.iter().find(|(known, _)| *known == name);
     known.map(|(_, variable)| *variable).ok_or_else(|| {
         let name: String = name.escape_debug().take(40).collect();

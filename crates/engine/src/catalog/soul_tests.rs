@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use super::super::AgentSpec;
 use super::*;
 
-fn told(text: &str) -> String {
-    told_with(text, &Catalog::default())
+fn render(text: &str) -> String {
+    render_with(text, &Catalog::default())
 }
 
-fn told_with(text: &str, catalog: &Catalog) -> String {
-    Soul::parse(text).unwrap().told(catalog, Path::new("/data/workspace"))
+fn render_with(text: &str, catalog: &Catalog) -> String {
+    Soul::parse(text).unwrap().render(catalog, Path::new("/data/workspace"))
 }
 
 fn refused(text: &str) -> String {
@@ -38,7 +38,7 @@ fn variables_stand_for_what_the_catalog_has() {
     let text = "---\nversion: 1.10\n---\n\nI am {{version}}.\n{{ agents }}\nSkills: {{skills}}; in {{workspace}}{{version}}\n";
     let expected =
         "I am 1.10.\n- finder: Finds {{version}}.\n- writer: Writes.\nSkills: (none); in /data/workspace1.10";
-    assert_eq!(told_with(text, &catalog), expected);
+    assert_eq!(render_with(text, &catalog), expected);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn its_version_is_what_it_says_or_what_it_holds() {
 #[test]
 fn braces_are_written_with_a_backslash() {
     assert_eq!(
-        told(r"Use \{{date}} and {curly} and }}, \\{{, {."),
+        render(r"Use \{{date}} and {curly} and }}, \\{{, {."),
         r"Use {{date}} and {curly} and }}, \{{, {."
     );
 }
@@ -86,20 +86,20 @@ fn a_faulty_one_is_refused_with_its_place() {
 fn a_file_that_is_none_too_large_or_not_text_is_refused_and_one_that_is_not_there_is_not() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("soul.md");
-    assert_eq!(Soul::read(folder.path()), Ok(Soul::default()));
+    assert_eq!(Soul::load(folder.path()), Ok(Soul::default()));
     std::fs::create_dir(&file).unwrap();
-    assert_eq!(Soul::read(folder.path()), Err("it cannot be read: it is not a file".into()));
+    assert_eq!(Soul::load(folder.path()), Err("it cannot be read: it is not a file".into()));
     std::fs::remove_dir(&file).unwrap();
     std::os::unix::fs::symlink("nowhere", &file).unwrap();
-    assert!(Soul::read(folder.path()).unwrap_err().contains("cannot be read"));
+    assert!(Soul::load(folder.path()).unwrap_err().contains("cannot be read"));
     std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, "x".repeat(64 * 1024 + 1)).unwrap();
-    assert!(Soul::read(folder.path()).unwrap_err().contains("65537 bytes"));
+    assert!(Soul::load(folder.path()).unwrap_err().contains("65537 bytes"));
     std::fs::write(&file, [0xff]).unwrap();
-    assert!(Soul::read(folder.path()).unwrap_err().contains("UTF-8"));
+    assert!(Soul::load(folder.path()).unwrap_err().contains("UTF-8"));
     std::fs::write(&file, "\u{feff}You are Ada.\r\n").unwrap();
-    let soul = Soul::read(folder.path()).unwrap();
-    assert_eq!(soul.told(&Catalog::default(), Path::new("/")), "You are Ada.");
+    let soul = Soul::load(folder.path()).unwrap();
+    assert_eq!(soul.render(&Catalog::default(), Path::new("/")), "You are Ada.");
 }
 
 proptest! {
@@ -107,13 +107,13 @@ proptest! {
     fn what_is_escaped_is_told_as_it_was(text in r"[{}\\a \n]{0,40}") {
         let escaped = text.replace("{{", r"\{{");
         prop_assume!(!escaped.trim().is_empty());
-        prop_assert_eq!(told(&escaped), escaped.trim().replace(r"\{{", "{{"));
+        prop_assert_eq!(render(&escaped), escaped.trim().replace(r"\{{", "{{"));
     }
 
     #[test]
     fn any_text_is_a_soul_or_a_reason(text in r"([{}\\a \n]|\{\{(agents|version|x)\}\}){0,12}") {
         match Soul::parse(&text) {
-            Ok(soul) => prop_assert!(!soul.told(&Catalog::default(), Path::new("/w")).contains("{{agents}}")
+            Ok(soul) => prop_assert!(!soul.render(&Catalog::default(), Path::new("/w")).contains("{{agents}}")
                 || text.contains(r"\{{")),
             Err(reason) => prop_assert!(!reason.is_empty()),
         }

@@ -11,25 +11,25 @@ use super::*;
 use crate::tools::Permission;
 
 /// A catalog's folder, and what was read of it last.
-struct Place {
+struct CatalogFixture {
     folder: TempDir,
-    read: Catalog,
+    catalog: Catalog,
 }
 
-impl Place {
+impl CatalogFixture {
     /// One with a whole entry of each kind.
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let place = Self { folder, read: Catalog::default() };
+        let place = Self { folder, catalog: Catalog::default() };
         place.write("soul.md", "You are Ada.");
         place.write("agents/finder.md", &agent("first"));
         place.write("skills/count/SKILL.md", &skill("first"));
         place.write("skills/count/scripts/run.sh", "echo");
         place.write("tools/weather.json", &tool("first"));
         place.write("permissions.json", r#"{"tools": {"shell": "deny"}}"#);
-        let read = Catalog::read(place.folder.path(), Environment::default());
+        let read = Catalog::load(place.folder.path(), Environment::default());
         assert_eq!(read.warnings, [""; 0]);
-        Self { read, ..place }
+        Self { catalog: read, ..place }
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -38,17 +38,17 @@ impl Place {
         fs::write(file, text).unwrap();
     }
 
-    fn read_again(&mut self) -> &[String] {
-        self.read = self.read.read_again(self.folder.path());
-        &self.read.warnings
+    fn reload(&mut self) -> &[String] {
+        self.catalog = self.catalog.reload(self.folder.path());
+        &self.catalog.warnings
     }
 
     /// The descriptions of the entries, by their kinds, and what is decided on `shell`.
-    fn has(&self) -> (Vec<&str>, Option<Permission>) {
-        let agents = self.read.agents.iter().map(|agent| agent.description.as_str());
-        let skills = self.read.skills.iter().map(|skill| skill.description.as_str());
-        let tools = self.read.tools.iter().map(|tool| tool.description.as_str());
-        (agents.chain(skills).chain(tools).collect(), self.read.permissions.decided("shell"))
+    fn summary(&self) -> (Vec<&str>, Option<Permission>) {
+        let agents = self.catalog.agents.iter().map(|agent| agent.description.as_str());
+        let skills = self.catalog.skills.iter().map(|skill| skill.description.as_str());
+        let tools = self.catalog.tools.iter().map(|tool| tool.description.as_str());
+        (agents.chain(skills).chain(tools).collect(), self.catalog.permissions.decision("shell"))
     }
 }
 
@@ -68,7 +68,7 @@ const FIRST: [&str; 3] = ["agent first", "skill first", "tool first"];
 
 #[test]
 fn what_is_faulty_keeps_its_last_good_version_until_it_is_mended() {
-    let mut place = Place::new();
+    let mut place = CatalogFixture::new();
     for (name, text) in [
         ("agents/finder.md", "You have no front matter."),
         ("skills/count/SKILL.md", "---\nname: count\n---\nNo description."),
@@ -78,75 +78,75 @@ fn what_is_faulty_keeps_its_last_good_version_until_it_is_mended() {
         place.write(name, text);
     }
     for _ in 0..2 {
-        let warnings = place.read_again().to_vec();
+        let warnings = place.reload().to_vec();
         for name in ["agents/finder.md: ", "skills/count: ", "tools/weather.json: ", "permissions.json: "] {
             let named: Vec<_> = warnings.iter().filter(|warning| warning.starts_with(name)).collect();
             assert!(matches!(named.as_slice(), [one] if one.contains("last good version")), "{warnings:?}");
         }
-        assert_eq!(place.has(), (FIRST.to_vec(), Some(Permission::Deny)));
+        assert_eq!(place.summary(), (FIRST.to_vec(), Some(Permission::Deny)));
     }
     place.write("agents/finder.md", &agent("second"));
     place.write("skills/count/SKILL.md", &skill("second"));
     place.write("tools/weather.json", &tool("second"));
     place.write("permissions.json", "{}");
-    assert_eq!(place.read_again(), [""; 0]);
-    assert_eq!(place.has(), (vec!["agent second", "skill second", "tool second"], None));
+    assert_eq!(place.reload(), [""; 0]);
+    assert_eq!(place.summary(), (vec!["agent second", "skill second", "tool second"], None));
 }
 
 #[test]
 fn what_was_faulty_from_the_beginning_is_left_out_until_it_is_mended() {
-    let mut place = Place::new();
+    let mut place = CatalogFixture::new();
     place.write("agents/other.md", "faulty");
-    assert_eq!(place.read_again().len(), 1);
-    assert!(place.read.warnings[0].ends_with("; it is left out"), "{:?}", place.read.warnings);
-    assert_eq!(place.has().0, FIRST);
+    assert_eq!(place.reload().len(), 1);
+    assert!(place.catalog.warnings[0].ends_with("; it is left out"), "{:?}", place.catalog.warnings);
+    assert_eq!(place.summary().0, FIRST);
     place.write("agents/other.md", &agent("other"));
-    assert_eq!(place.read_again(), [""; 0]);
-    assert_eq!(place.has().0, ["agent first", "agent other", "skill first", "tool first"]);
+    assert_eq!(place.reload(), [""; 0]);
+    assert_eq!(place.summary().0, ["agent first", "agent other", "skill first", "tool first"]);
 }
 
 #[test]
 fn what_is_gone_is_gone() {
-    let mut place = Place::new();
+    let mut place = CatalogFixture::new();
     let folder = place.folder.path().to_owned();
     fs::remove_file(folder.join("agents/finder.md")).unwrap();
     fs::remove_dir_all(folder.join("tools")).unwrap();
     fs::remove_file(folder.join("permissions.json")).unwrap();
     // What is left of a skill that was taken away, say by a version control that does not know of it, is no skill.
     fs::remove_file(folder.join("skills/count/SKILL.md")).unwrap();
-    let warnings = place.read_again();
+    let warnings = place.reload();
     assert!(
         matches!(warnings, [one] if one.starts_with("skills/count: ") && one.contains("left out")),
         "{warnings:?}"
     );
-    assert_eq!(place.has(), (vec![], None));
+    assert_eq!(place.summary(), (vec![], None));
 }
 
 #[test]
 fn a_catalog_that_cannot_be_read_stays_as_it_was() {
-    let mut place = Place::new();
+    let mut place = CatalogFixture::new();
     let folder = place.folder.path().to_owned();
     let aside = folder.with_extension("aside");
     fs::rename(&folder, &aside).unwrap();
-    let warnings = place.read_again();
+    let warnings = place.reload();
     assert!(matches!(warnings, [one] if one.contains("stays as it was")), "{warnings:?}");
-    assert_eq!(place.has(), (FIRST.to_vec(), Some(Permission::Deny)));
+    assert_eq!(place.summary(), (FIRST.to_vec(), Some(Permission::Deny)));
     fs::rename(&aside, &folder).unwrap();
     // So does one part of it.
     fs::remove_dir_all(folder.join("agents")).unwrap();
     fs::write(folder.join("agents"), "no folder").unwrap();
-    let warnings = place.read_again();
+    let warnings = place.reload();
     assert!(matches!(warnings, [one] if one.starts_with("agents: ")), "{warnings:?}");
-    assert_eq!(place.has().0, FIRST);
+    assert_eq!(place.summary().0, FIRST);
 }
 
 #[test]
 fn the_soul_is_read_apart_and_a_faulty_one_gives_way_to_the_built_in_one_at_first() {
-    let mut place = Place::new();
+    let mut place = CatalogFixture::new();
     place.write("soul.md", "{{nothing}}");
-    assert_eq!(place.read_again(), [""; 0]);
-    assert_eq!(place.read.soul.told(&place.read, Path::new("/w")), "You are Ada.");
-    let fresh = Catalog::read(place.folder.path(), Environment::default());
+    assert_eq!(place.reload(), [""; 0]);
+    assert_eq!(place.catalog.soul.render(&place.catalog, Path::new("/w")), "You are Ada.");
+    let fresh = Catalog::load(place.folder.path(), Environment::default());
     assert_eq!(fresh.soul, Soul::default());
     assert!(
         matches!(fresh.warnings.as_slice(), [one] if one.starts_with("soul.md: ") && one.contains("built-in"))
@@ -155,12 +155,12 @@ fn the_soul_is_read_apart_and_a_faulty_one_gives_way_to_the_built_in_one_at_firs
 
 #[test]
 fn faults_of_the_permissions_open_nothing_at_first_and_change_nothing_later() {
-    let mut place = Place::new();
+    let mut place = CatalogFixture::new();
     place.write("permissions.json", "{");
-    assert!(Catalog::read(place.folder.path(), Environment::default()).permissions.unreadable);
-    place.read_again();
-    assert!(!place.read.permissions.unreadable);
-    let nowhere = Catalog::read(&place.folder.path().join("nowhere"), Environment::default());
+    assert!(Catalog::load(place.folder.path(), Environment::default()).permissions.unreadable);
+    place.reload();
+    assert!(!place.catalog.permissions.unreadable);
+    let nowhere = Catalog::load(&place.folder.path().join("nowhere"), Environment::default());
     assert_eq!((nowhere.permissions.unreadable, nowhere.warnings.len()), (false, 1));
 }
 
@@ -171,7 +171,7 @@ proptest! {
     fn an_entry_is_what_it_was_when_it_was_good_last(
         changes in prop::collection::vec((0..3_usize, 0..3_u8, any::<bool>()), 1..20),
     ) {
-        let mut place = Place::new();
+        let mut place = CatalogFixture::new();
         let names = ["a", "b", "c"];
         let mut expected: BTreeMap<&str, String> = [("finder", "agent first".to_owned())].into();
         let mut on_disk: BTreeMap<&str, Option<String>> = BTreeMap::new();
@@ -192,7 +192,7 @@ proptest! {
                 }
             }
             if read {
-                place.read_again();
+                place.reload();
                 for name in names {
                     match on_disk.get(name) {
                         Some(Some(text)) => _ = expected.insert(name, text.clone()),
@@ -200,12 +200,12 @@ proptest! {
                         None => _ = expected.remove(name),
                     }
                 }
-                let agents = place.read.agents.iter();
+                let agents = place.catalog.agents.iter();
                 let found: BTreeMap<&str, String> =
                     agents.map(|agent| (agent.name.as_str(), agent.description.clone())).collect();
                 prop_assert_eq!(&found, &expected);
-                let faulty = on_disk.values().filter(|text| text.is_none()).count();
-                prop_assert_eq!(place.read.warnings.len(), faulty);
+                let invalid_field = on_disk.values().filter(|text| text.is_none()).count();
+                prop_assert_eq!(place.catalog.warnings.len(), invalid_field);
             }
         }
     }

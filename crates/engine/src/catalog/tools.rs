@@ -7,19 +7,19 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::servers::{Environment, expanded};
-use super::{at_most, kept, paths_in, text_of};
-use crate::models::is_tool_name;
-use crate::tools::{BUILT_IN, HttpCall, Permission, Schema};
+use super::mcp_servers::{Environment, expand_variables};
+use super::{last_good_version, list_folder, read_text, truncate_with_warning};
+use crate::llm::is_tool_name;
+use crate::tools::{BUILT_IN_NAMES, HttpCall, Permission, Schema};
 
 /// The most bytes of a tool's file.
-const MAX_FILE: u64 = 256 * 1024;
+const MAX_FILE_BYTES: u64 = 256 * 1024;
 /// The most tools of a catalog.
 const MAX_TOOLS: usize = 256;
 /// The longest description, in bytes. Every model is told it in every turn.
-const MAX_DESCRIPTION: usize = 1_024;
+const MAX_DESCRIPTION_BYTES: usize = 1_024;
 /// The most parts of a command.
-const MAX_PARTS: usize = 256;
+const MAX_COMMAND_PARTS: usize = 256;
 /// The most headers of a request.
 const MAX_HEADERS: usize = 64;
 
@@ -39,12 +39,12 @@ pub struct CatalogTool {
     /// Whether its program may use the network.
     pub network: bool,
     /// What a call of it runs.
-    pub runs: Runs,
+    pub implementation: ToolImplementation,
 }
 
 /// What a call of a tool runs.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Runs {
+pub enum ToolImplementation {
     /// A program and its arguments. It is given the input as JSON on its standard input; what it writes to its
     /// standard output is the result. Paths of the catalog's own files are absolute.
     Command(Vec<String>),
@@ -54,7 +54,7 @@ pub enum Runs {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+struct ToolFile {
     name: Option<String>,
     description: String,
     input_schema: Option<Value>,
@@ -62,12 +62,12 @@ struct Written {
     idempotent: Option<bool>,
     network: Option<bool>,
     command: Option<Vec<String>>,
-    http: Option<WrittenHttp>,
+    http: Option<HttpSection>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenHttp {
+struct HttpSection {
     method: Option<String>,
     url: String,
     #[serde(default)]
@@ -75,23 +75,25 @@ struct WrittenHttp {
 }
 
 /// Reads all tools of the catalog in `catalog`, where `before` is what it held before.
-pub(super) fn read(
+pub(super) fn load(
     catalog: &Path,
     environment: &Environment,
     before: &[Arc<CatalogTool>],
     warnings: &mut Vec<String>,
 ) -> Vec<Arc<CatalogTool>> {
-    let Some(mut files) = paths_in(&catalog.join("tools"), "tools", warnings) else { return before.to_vec() };
+    let Some(mut files) = list_folder(&catalog.join("tools"), "tools", warnings) else {
+        return before.to_vec();
+    };
     // What else is there belongs to the tools: their programs.
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
-    at_most(MAX_TOOLS, &mut files, "tools", warnings);
+    truncate_with_warning(MAX_TOOLS, &mut files, "tools", warnings);
     let mut tools = Vec::new();
     for file in files {
         let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        match text_of(&file, MAX_FILE).and_then(|text| parse(&name, &text, catalog, environment)) {
+        match read_text(&file, MAX_FILE_BYTES).and_then(|text| parse(&name, &text, catalog, environment)) {
             Ok(tool) => tools.push(Arc::new(tool)),
             Err(reason) => {
-                let (last_good, outcome) = kept(&file, before, |tool| tool.name == name);
+                let (last_good, outcome) = last_good_version(&file, before, |tool| tool.name == name);
                 warnings.push(format!("tools/{name}.json: {reason}{outcome}"));
                 tools.extend(last_good);
             }
@@ -102,20 +104,20 @@ pub(super) fn read(
 
 fn parse(name: &str, text: &str, catalog: &Path, environment: &Environment) -> Result<CatalogTool, String> {
     // The text may hold secrets, and what serde says of a value may repeat it: only the place is told.
-    let written: Written = serde_json::from_str(text).map_err(|error| told(&error))?;
+    let written: ToolFile = serde_json::from_str(text).map_err(|error| redacted_json_error(&error))?;
     if !is_tool_name(name) {
         return Err("its name must be 1 to 64 of A-Z, a-z, 0-9, `_` and `-`".into());
     }
-    if BUILT_IN.contains(&name) {
+    if BUILT_IN_NAMES.contains(&name) {
         return Err("a built-in tool has this name: choose another one".into());
     }
     if written.name.is_some_and(|written| written != name) {
         return Err(format!("its `name` must be that of its file, `{name}`"));
     }
     let description = written.description.trim().to_owned();
-    if description.is_empty() || description.len() > MAX_DESCRIPTION {
+    if description.is_empty() || description.len() > MAX_DESCRIPTION_BYTES {
         return Err(format!(
-            "its `description` must be 1 to {MAX_DESCRIPTION} bytes: say what it is good at"
+            "its `description` must be 1 to {MAX_DESCRIPTION_BYTES} bytes: say what it is good at"
         ));
     }
     let permission = match written.permission.as_deref() {
@@ -124,23 +126,23 @@ fn parse(name: &str, text: &str, catalog: &Path, environment: &Environment) -> R
             .ok_or("its `permission` must be \"allow\", \"ask\" or \"deny\"")?,
     };
     let runs = match (written.command, written.http) {
-        (Some(command), None) => Runs::Command(resolved(command, catalog)?),
-        (None, Some(http)) => Runs::Http(http_call(&http, environment)?),
+        (Some(command), None) => ToolImplementation::Command(resolve_command(command, catalog)?),
+        (None, Some(http)) => ToolImplementation::Http(parse_http_call(&http, environment)?),
         _ => return Err("it must have either a `command` or an `http`".into()),
     };
     Ok(CatalogTool {
         name: name.to_owned(),
         description,
-        input_schema: schema(written.input_schema)?,
+        input_schema: validated_schema(written.input_schema)?,
         permission,
         idempotent: written.idempotent.unwrap_or(false),
         network: written.network.unwrap_or(true),
-        runs,
+        implementation: runs,
     })
 }
 
 /// What is wrong with a JSON text that may hold secrets.
-pub(super) fn told(error: &serde_json::Error) -> String {
+pub(super) fn redacted_json_error(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     match error.classify() {
         serde_json::error::Category::Data => {
@@ -156,7 +158,7 @@ pub(super) fn told(error: &serde_json::Error) -> String {
     }
 }
 
-fn schema(written: Option<Value>) -> Result<Value, String> {
+fn validated_schema(written: Option<Value>) -> Result<Value, String> {
     let schema = written.unwrap_or_else(|| json!({"type": "object", "properties": {}}));
     if schema.get("type") != Some(&json!("object")) {
         return Err("its `input_schema` must be a JSON Schema with \"type\": \"object\"".into());
@@ -166,34 +168,40 @@ fn schema(written: Option<Value>) -> Result<Value, String> {
 }
 
 /// The command with the paths of the catalog's files in full: its program begins in the workspace.
-fn resolved(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, String> {
+fn resolve_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, String> {
     let [program, ..] = command.as_slice() else { return Err("its `command` is empty".into()) };
-    if program.is_empty() || command.len() > MAX_PARTS || command.iter().any(|part| part.contains('\0')) {
-        return Err(format!("its `command` must be a program and its arguments, at most {MAX_PARTS} in all"));
+    if program.is_empty()
+        || command.len() > MAX_COMMAND_PARTS
+        || command.iter().any(|part| part.contains('\0'))
+    {
+        return Err(format!(
+            "its `command` must be a program and its arguments, at most {MAX_COMMAND_PARTS} in all"
+        ));
     }
     // A bare name is looked for on the `PATH`.
-    if program.contains('/') && !program.starts_with('/') && in_catalog(program, catalog).is_none() {
+    if program.contains('/') && !program.starts_with('/') && resolve_catalog_path(program, catalog).is_none()
+    {
         return Err(format!("there is no file `{program}` in the catalog"));
     }
-    Ok(command.into_iter().map(|part| in_catalog(&part, catalog).unwrap_or(part)).collect())
+    Ok(command.into_iter().map(|part| resolve_catalog_path(&part, catalog).unwrap_or(part)).collect())
 }
 
 /// The whole path of a part of a command that names a file of the catalog.
-pub(super) fn in_catalog(part: &str, catalog: &Path) -> Option<String> {
+pub(super) fn resolve_catalog_path(part: &str, catalog: &Path) -> Option<String> {
     let path = Path::new(part);
     let named = path.is_relative() && part.contains('/');
     let path = Some(catalog.join(path)).filter(|path| named && path.is_file())?;
     Some(path.to_string_lossy().into_owned())
 }
 
-fn http_call(written: &WrittenHttp, environment: &Environment) -> Result<HttpCall, String> {
+fn parse_http_call(written: &HttpSection, environment: &Environment) -> Result<HttpCall, String> {
     if written.headers.len() > MAX_HEADERS {
         return Err(format!("it has over {MAX_HEADERS} `headers`"));
     }
     let headers =
-        written.headers.iter().map(|(name, value)| Ok((name.clone(), expanded(value, environment)?)));
+        written.headers.iter().map(|(name, value)| Ok((name.clone(), expand_variables(value, environment)?)));
     let headers: BTreeMap<String, String> = headers.collect::<Result<_, String>>()?;
-    let url = expanded(&written.url, environment)?;
+    let url = expand_variables(&written.url, environment)?;
     HttpCall::parse(written.method.as_deref().unwrap_or("POST"), &url, &headers)
 }
 

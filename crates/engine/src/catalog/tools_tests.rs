@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn environment() -> Environment {
-    Environment::of(&std::collections::BTreeMap::from([
+    Environment::from_env(&std::collections::BTreeMap::from([
         ("API_HOST".to_owned(), "api.example.com".to_owned()),
         ("API_KEY".to_owned(), "k-1".to_owned()),
     ]))
@@ -19,9 +19,9 @@ fn catalog(tools: &[(&str, &str)]) -> (Vec<Arc<CatalogTool>>, Vec<String>) {
         std::fs::write(folder.path().join("tools").join(name), text).unwrap();
     }
     let mut warnings = Vec::new();
-    let tools = read(folder.path(), &environment(), &[], &mut warnings);
+    let tools = load(folder.path(), &environment(), &[], &mut warnings);
     for tool in &tools {
-        if let Runs::Command(command) = &tool.runs {
+        if let ToolImplementation::Command(command) = &tool.implementation {
             for part in command.iter().filter(|part| part.contains("run.py")) {
                 assert!(Path::new(part).starts_with(folder.path()), "{part}");
             }
@@ -51,11 +51,11 @@ fn a_tool_is_read_with_all_it_says() {
     let [plain, send, weather] = tools.as_slice() else { panic!("{tools:?}") };
     assert_eq!((weather.name.as_str(), weather.description.as_str()), ("weather", "Tells the weather."));
     assert_eq!((weather.permission, weather.idempotent, weather.network), (Permission::Allow, true, false));
-    let Runs::Command(command) = &weather.runs else { panic!("{weather:?}") };
+    let ToolImplementation::Command(command) = &weather.implementation else { panic!("{weather:?}") };
     assert_eq!((command[0].as_str(), command[2].as_str(), command.len()), ("python3", "a/b", 3));
     assert_eq!((plain.permission, plain.idempotent, plain.network), (Permission::Ask, false, true));
     assert_eq!(plain.input_schema, json!({"type": "object", "properties": {}}));
-    let Runs::Http(call) = &send.runs else { panic!("{send:?}") };
+    let ToolImplementation::Http(call) = &send.implementation else { panic!("{send:?}") };
     assert_eq!(format!("{call:?}"), "PUT https://a.test");
     assert!(!format!("{send:?}").contains("s3cret"));
 }
@@ -66,7 +66,7 @@ fn a_faulty_tool_is_left_out_and_named() {
     let long = format!(r#"{{"description": "{description}", "command": ["a"]}}"#);
     let large = format!(r#"{{"description": "x", "command": ["a"]}}{}"#, " ".repeat(300_000));
     let name = format!("{}.json", "n".repeat(65));
-    let faulty = [
+    let invalid_field = [
         ("a.json", "{", "not JSON"),
         ("b.json", r#"{"description": "x", "command": "s3cret"}"#, "not of the type"),
         ("c.json", r#"{"command": ["a"]}"#, "missing field `description`"),
@@ -106,13 +106,13 @@ fn a_faulty_tool_is_left_out_and_named() {
         ),
         (name.as_str(), r#"{"description": "x", "command": ["a"]}"#, "its name"),
     ];
-    let mut files: Vec<_> = faulty.iter().map(|(name, text, _)| (*name, *text)).collect();
+    let mut files: Vec<_> = invalid_field.iter().map(|(name, text, _)| (*name, *text)).collect();
     files.push(("whole.json", r#"{"description": "x", "command": ["a"]}"#));
     let (tools, warnings) = catalog(&files);
     let names: Vec<_> = tools.iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(names, ["whole"]);
-    assert_eq!(warnings.len(), faulty.len(), "{warnings:#?}");
-    for (name, _, why) in faulty {
+    assert_eq!(warnings.len(), invalid_field.len(), "{warnings:#?}");
+    for (name, _, why) in invalid_field {
         let warning =
             warnings.iter().find(|warning| warning.starts_with(&format!("tools/{name}: "))).unwrap();
         assert!(warning.contains(why) && !warning.contains("s3cret"), "{warning}");
@@ -127,7 +127,7 @@ fn what_is_no_file_is_not_waited_for() {
     let mode = rustix::fs::Mode::from_raw_mode(0o600);
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     let mut warnings = Vec::new();
-    assert!(read(folder.path(), &environment(), &[], &mut warnings).is_empty());
+    assert!(load(folder.path(), &environment(), &[], &mut warnings).is_empty());
     let expected = ["folder", "pipe"]
         .map(|name| format!("tools/{name}.json: it cannot be read: it is not a file; it is left out"));
     assert_eq!(warnings, expected);
@@ -155,7 +155,7 @@ proptest! {
         }
         if let Ok(tool) = parse("a", &written.to_string(), Path::new("/nowhere"), &Environment::default()) {
             prop_assert!(!tool.description.is_empty());
-            if let Runs::Command(command) = tool.runs {
+            if let ToolImplementation::Command(command) = tool.implementation {
                 prop_assert!(command.iter().all(|part| !part.contains('\0')));
             }
         }
@@ -173,12 +173,17 @@ fn variables_of_the_environment_are_put_into_addresses_and_headers_as_in_mcp_jso
             &environment(),
         )
     };
-    let Runs::Http(call) = tool("https://${API_HOST}/v1", "Bearer ${API_KEY}").unwrap().runs else {
+    let ToolImplementation::Http(call) =
+        tool("https://${API_HOST}/v1", "Bearer ${API_KEY}").unwrap().implementation
+    else {
         panic!()
     };
     let expected = BTreeMap::from([("authorization".to_owned(), "Bearer k-1".to_owned())]);
     assert_eq!(call, HttpCall::parse("POST", "https://api.example.com/v1", &expected).unwrap());
-    let Runs::Http(call) = tool("https://${NOWHERE:-localhost}/", "x").unwrap().runs else { panic!() };
+    let ToolImplementation::Http(call) = tool("https://${NOWHERE:-localhost}/", "x").unwrap().implementation
+    else {
+        panic!()
+    };
     let expected = BTreeMap::from([("authorization".to_owned(), "x".to_owned())]);
     assert_eq!(call, HttpCall::parse("POST", "https://localhost/", &expected).unwrap());
     let refused = tool("https://localhost/", "Bearer ${OTHER_KEY}").unwrap_err();

@@ -5,7 +5,7 @@ use contract::admin::{CatalogCounts, CatalogReloaded, ReloadedStatus, SoulReload
 use contract::{ErrorBody, ErrorCode};
 use service::http::ApiError;
 
-use super::State;
+use super::AppState;
 use super::auth::Authenticated;
 use crate::agent::ReloadError;
 
@@ -23,9 +23,9 @@ use crate::agent::ReloadError;
 )]
 pub(super) async fn reload_core_soul(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<axum::Json<SoulReloaded>, ApiError> {
-    let version = shared.reloads.soul().await?.version().to_owned();
+    let version = shared.reloader.reload_soul().await?.version().to_owned();
     Ok(axum::Json(SoulReloaded { status: ReloadedStatus::Reloaded, version }))
 }
 
@@ -41,9 +41,9 @@ pub(super) async fn reload_core_soul(
 )]
 pub(super) async fn reload_catalog(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<axum::Json<CatalogReloaded>, ApiError> {
-    let catalog = shared.reloads.catalog().await?;
+    let catalog = shared.reloader.reload_catalog().await?;
     let counts = CatalogCounts {
         agents: catalog.agents.len(),
         skills: catalog.skills.len(),
@@ -56,7 +56,7 @@ pub(super) async fn reload_catalog(
 impl From<ReloadError> for ApiError {
     fn from(error: ReloadError) -> Self {
         let code = match error {
-            ReloadError::Faulty(_) => ErrorCode::InvalidRequest,
+            ReloadError::Invalid(_) => ErrorCode::InvalidRequest,
             ReloadError::TooSlow | ReloadError::Unexpected => ErrorCode::InternalError,
             ReloadError::Stopping => {
                 return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);

@@ -11,10 +11,10 @@ use contract::assets::{
 use contract::{ErrorBody, ErrorCode};
 use service::http::{ApiError, Path, Query};
 
-use super::State;
+use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use crate::assets::AssetsError;
+use crate::mcp::McpError;
 
 /// Lists the tool servers that the catalog names, by their names in order.
 #[utoipa::path(
@@ -26,9 +26,9 @@ use crate::assets::AssetsError;
 )]
 pub(super) async fn servers(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
 ) -> axum::Json<ServerList> {
-    axum::Json(ServerList { servers: shared.assets.servers() })
+    axum::Json(ServerList { servers: shared.mcp.servers() })
 }
 
 /// Lists the user's connections, the oldest first.
@@ -42,9 +42,9 @@ pub(super) async fn servers(
 )]
 pub(super) async fn connections(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<axum::Json<ConnectionList>, ApiError> {
-    Ok(axum::Json(ConnectionList { connections: shared.assets.connections()? }))
+    Ok(axum::Json(ConnectionList { connections: shared.mcp.connections()? }))
 }
 
 /// Connects a server, or says where the user must give leave for that.
@@ -63,10 +63,10 @@ pub(super) async fn connections(
 )]
 pub(super) async fn connect(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(connect, _memory): Admitted<Connect>,
 ) -> Result<axum::Json<ConnectOutcome>, ApiError> {
-    Ok(axum::Json(shared.assets.connect(connect).await?))
+    Ok(axum::Json(shared.mcp.connect(connect).await?))
 }
 
 /// Finishes an authorization with what the authorization server sent the user's browser back with.
@@ -84,10 +84,10 @@ pub(super) async fn connect(
 )]
 pub(super) async fn callback(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(callback, _memory): Admitted<Callback>,
 ) -> Result<axum::Json<CallbackOutcome>, ApiError> {
-    let (connection, _) = shared.assets.callback(callback).await?;
+    let (connection, _) = shared.mcp.callback(callback).await?;
     Ok(axum::Json(CallbackOutcome { status: ConnectedStatus::Connected, connection }))
 }
 
@@ -113,10 +113,10 @@ pub(super) async fn callback(
 )]
 pub(super) async fn oauth_callback(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Query(callback): Query<Callback>,
 ) -> Result<Response, ApiError> {
-    let (connection, redirect_to) = shared.assets.callback(callback).await?;
+    let (connection, redirect_to) = shared.mcp.callback(callback).await?;
     Ok(match redirect_to {
         Some(address) => (StatusCode::FOUND, [(LOCATION, String::from(address))]).into_response(),
         None => {
@@ -138,29 +138,29 @@ pub(super) async fn oauth_callback(
 )]
 pub(super) async fn disconnect(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Path(connection): Path<String>,
 ) -> Result<axum::Json<Disconnected>, ApiError> {
-    shared.assets.disconnect(&connection).await?;
+    shared.mcp.disconnect(&connection).await?;
     Ok(axum::Json(Disconnected { status: DisconnectedStatus::Disconnected }))
 }
 
-impl From<AssetsError> for ApiError {
-    fn from(error: AssetsError) -> Self {
+impl From<McpError> for ApiError {
+    fn from(error: McpError) -> Self {
         let code = match &error {
-            AssetsError::Invalid(_) => ErrorCode::InvalidRequest,
-            AssetsError::UnknownServer(_) => ErrorCode::ServerNotFound,
-            AssetsError::UnknownConnection => ErrorCode::ConnectionNotFound,
-            AssetsError::NotConfigured(_) => ErrorCode::AssetsNotConfigured,
-            AssetsError::InvalidState => ErrorCode::InvalidState,
-            AssetsError::InvalidIssuer => ErrorCode::InvalidIssuer,
-            AssetsError::Denied(_) => ErrorCode::OauthDenied,
-            AssetsError::NotLetIn(_) | AssetsError::Failed(_) => ErrorCode::ServerFailed,
-            AssetsError::Stopping => {
+            McpError::Invalid(_) => ErrorCode::InvalidRequest,
+            McpError::UnknownServer(_) => ErrorCode::ServerNotFound,
+            McpError::UnknownConnection => ErrorCode::ConnectionNotFound,
+            McpError::NotConfigured(_) => ErrorCode::AssetsNotConfigured,
+            McpError::InvalidState => ErrorCode::InvalidState,
+            McpError::InvalidIssuer => ErrorCode::InvalidIssuer,
+            McpError::Denied(_) => ErrorCode::OauthDenied,
+            McpError::Unauthorized(_) | McpError::Failed(_) => ErrorCode::ServerFailed,
+            McpError::Stopping => {
                 return Self::new(ErrorCode::ShuttingDown, error.to_string()).retry_after(1);
             }
-            AssetsError::Write(error) => return crate::agent::AgentError::Write(error.clone()).into(),
-            AssetsError::Read(_) => {
+            McpError::Write(error) => return crate::agent::AgentError::Write(error.clone()).into(),
+            McpError::Read(_) => {
                 tracing::error!(error = &error as &dyn std::error::Error, "A request failed.");
                 return Self::internal();
             }

@@ -2,10 +2,10 @@
 
 use contract::assets::{ConnectionList, ServerList};
 use serde_json::{Value, json};
-use strict_provider::StrictProvider;
+use strict_provider::MockProvider;
 
-use super::app::{App, refusal};
-use crate::testing::within;
+use super::app::{TestApp, expect_error};
+use crate::testing::with_deadline;
 
 const SERVERS: &str = r#"{"mcpServers": {
     "files": {"command": "files-server", "description": "Files."},
@@ -14,22 +14,22 @@ const SERVERS: &str = r#"{"mcpServers": {
 }}"#;
 const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
-async fn app(env: &[(&str, &str)]) -> App {
-    let app = App::with_env(StrictProvider::start().await.unwrap(), env).await;
-    app.write_into_catalog("mcp.json", SERVERS);
-    let reloaded = within(app.request("POST", "/admin/reload-catalog").send()).await.unwrap();
-    let reloaded: Value = within(reloaded.json()).await.unwrap();
+async fn app(env: &[(&str, &str)]) -> TestApp {
+    let app = TestApp::with_env(MockProvider::start().await.unwrap(), env).await;
+    app.write_catalog_file("mcp.json", SERVERS);
+    let reloaded = with_deadline(app.request("POST", "/admin/reload-catalog").send()).await.unwrap();
+    let reloaded: Value = with_deadline(reloaded.json()).await.unwrap();
     assert_eq!(reloaded["warnings"], json!([]));
     app
 }
 
-async fn post(app: &App, path: &str, body: Value) -> reqwest::Response {
-    within(app.request("POST", path).body(body.to_string()).send()).await.unwrap()
+async fn post(app: &TestApp, path: &str, body: Value) -> reqwest::Response {
+    with_deadline(app.request("POST", path).body(body.to_string()).send()).await.unwrap()
 }
 
-async fn connections(app: &App) -> Value {
-    let listed = within(app.request("GET", "/assets/connections").send()).await.unwrap();
-    let body: Value = within(listed.json()).await.unwrap();
+async fn connections(app: &TestApp) -> Value {
+    let listed = with_deadline(app.request("GET", "/assets/connections").send()).await.unwrap();
+    let body: Value = with_deadline(listed.json()).await.unwrap();
     let _: ConnectionList = serde_json::from_value(body.clone()).unwrap();
     body
 }
@@ -37,8 +37,8 @@ async fn connections(app: &App) -> Value {
 #[tokio::test]
 async fn servers_are_those_of_the_catalog() {
     let app = app(&[]).await;
-    let listed = within(app.request("GET", "/assets/servers").send()).await.unwrap();
-    let body: Value = within(listed.json()).await.unwrap();
+    let listed = with_deadline(app.request("GET", "/assets/servers").send()).await.unwrap();
+    let body: Value = with_deadline(listed.json()).await.unwrap();
     let _: ServerList = serde_json::from_value(body.clone()).unwrap();
     let server = |name: &str, about: &str, transport: &str, auth: &str| json!({"name": name, "description": about, "transport": transport, "auth": auth, "connected": false});
     let servers = [
@@ -49,10 +49,10 @@ async fn servers_are_those_of_the_catalog() {
     assert_eq!(body, json!({"servers": servers}));
     assert_eq!(connections(&app).await, json!({"connections": []}));
 
-    app.write_into_catalog("mcp.json", "{}");
-    within(app.request("POST", "/admin/reload-catalog").send()).await.unwrap();
-    let listed = within(app.request("GET", "/assets/servers").send()).await.unwrap();
-    assert_eq!(within(listed.json::<Value>()).await.unwrap(), json!({"servers": []}));
+    app.write_catalog_file("mcp.json", "{}");
+    with_deadline(app.request("POST", "/admin/reload-catalog").send()).await.unwrap();
+    let listed = with_deadline(app.request("GET", "/assets/servers").send()).await.unwrap();
+    assert_eq!(with_deadline(listed.json::<Value>()).await.unwrap(), json!({"servers": []}));
     app.stop().await;
 }
 
@@ -101,7 +101,7 @@ async fn what_cannot_be_connected_is_refused_and_leaves_nothing() {
         (json!({"server": "mail", "redirect_to": "//app.example/"}), 400, "INVALID_REQUEST", "redirect_to"),
         (json!({"server": "notes", "credentials": {"api_key": "t0p"}}), 502, "SERVER_FAILED", "notes"),
     ] {
-        let message = refusal(post(&app, "/assets/connect", body.clone()).await, status, code).await;
+        let message = expect_error(post(&app, "/assets/connect", body.clone()).await, status, code).await;
         assert!(message.contains(says) && !message.contains("t0p"), "{body}: {message}");
     }
     assert_eq!(connections(&app).await, json!({"connections": []}));
@@ -112,11 +112,12 @@ async fn what_cannot_be_connected_is_refused_and_leaves_nothing() {
 async fn without_a_key_no_credentials_are_taken_and_the_engine_is_well() {
     let app = app(&[("LLM_PROVIDER", "scripted")]).await;
     for body in [json!({"server": "notes", "credentials": {"api_key": "k"}}), json!({"server": "mail"})] {
-        let message = refusal(post(&app, "/assets/connect", body).await, 503, "ASSETS_NOT_CONFIGURED").await;
+        let message =
+            expect_error(post(&app, "/assets/connect", body).await, 503, "ASSETS_NOT_CONFIGURED").await;
         assert!(message.contains("AD_ENCRYPTION_KEY"), "{message}");
     }
-    let health = within(app.keyless("GET", "/health").send()).await.unwrap();
-    let health: Value = within(health.json()).await.unwrap();
+    let health = with_deadline(app.request_without_key("GET", "/health").send()).await.unwrap();
+    let health: Value = with_deadline(health.json()).await.unwrap();
     assert_eq!((&health["status"], &health["subsystems"]["asset_directory"]), (&json!("ok"), &json!("ok")));
     app.stop().await;
 }
@@ -126,13 +127,14 @@ async fn without_an_address_nobody_is_sent_away() {
     let app = app(&[("AD_ENCRYPTION_KEY", KEY)]).await;
     for body in [json!({"server": "mail"}), json!({"server": "mail", "redirect_to": "https://app.example/"})]
     {
-        let message = refusal(post(&app, "/assets/connect", body).await, 503, "ASSETS_NOT_CONFIGURED").await;
+        let message =
+            expect_error(post(&app, "/assets/connect", body).await, 503, "ASSETS_NOT_CONFIGURED").await;
         assert!(message.contains("OAUTH_REDIRECT_BASE_URL"), "{message}");
     }
     let call = json!({"method": "assets.client_metadata", "params": {}});
     let answer = post(&app, "/rpc", call).await;
     assert_eq!(answer.status(), 503);
-    let body: Value = within(answer.json()).await.unwrap();
+    let body: Value = with_deadline(answer.json()).await.unwrap();
     assert_eq!(body["error"], "ASSETS_NOT_CONFIGURED");
     app.stop().await;
 }
@@ -141,21 +143,21 @@ async fn without_an_address_nobody_is_sent_away() {
 async fn what_no_authorization_waits_for_is_refused() {
     let app = app(&[("AD_ENCRYPTION_KEY", KEY), ("OAUTH_REDIRECT_BASE_URL", "https://app.example")]).await;
     for body in [json!({"code": "c", "state": "s"}), json!({"error": "access_denied", "state": "s"})] {
-        refusal(post(&app, "/assets/callback", body).await, 400, "INVALID_STATE").await;
+        expect_error(post(&app, "/assets/callback", body).await, 400, "INVALID_STATE").await;
     }
     for query in
         ["code=c&state=s", "error=access_denied&state=s", "code=c&state=s&iss=https%3A%2F%2Fevil.example"]
     {
         let path = format!("/assets/oauth/callback?{query}");
-        let answer = within(app.request("GET", &path).send()).await.unwrap();
-        refusal(answer, 400, "INVALID_STATE").await;
-        let keyless = within(app.keyless("GET", &path).send()).await.unwrap();
-        refusal(keyless, 401, "INVALID_ENGINE_KEY").await;
+        let answer = with_deadline(app.request("GET", &path).send()).await.unwrap();
+        expect_error(answer, 400, "INVALID_STATE").await;
+        let request_without_key = with_deadline(app.request_without_key("GET", &path).send()).await.unwrap();
+        expect_error(request_without_key, 401, "INVALID_ENGINE_KEY").await;
     }
     for id in ["conn_00000000000000000000000000000000", "nonsense"] {
         let answer =
-            within(app.request("DELETE", &format!("/assets/connections/{id}")).send()).await.unwrap();
-        refusal(answer, 404, "CONNECTION_NOT_FOUND").await;
+            with_deadline(app.request("DELETE", &format!("/assets/connections/{id}")).send()).await.unwrap();
+        expect_error(answer, 404, "CONNECTION_NOT_FOUND").await;
     }
     app.stop().await;
 }

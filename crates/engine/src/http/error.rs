@@ -17,12 +17,12 @@ impl From<AgentError> for ApiError {
             AgentError::SkillExists(_) => ErrorCode::SkillExists,
             AgentError::NotRunning => ErrorCode::TaskNotRunning,
             AgentError::NotPending => ErrorCode::HitlNotPending,
-            AgentError::Busy | AgentError::TurnsUnderWay => ErrorCode::TaskBusy,
+            AgentError::Busy | AgentError::TurnsInProgress => ErrorCode::TaskBusy,
             AgentError::TooManyTurns
             | AgentError::TooManyCalls
             | AgentError::TooManyTransfers
-            | AgentError::TooMuchWaiting
-            | AgentError::NotReadable
+            | AgentError::StoreBacklogFull
+            | AgentError::TemporarilyUnreadable
             | AgentError::NoMemory(_) => {
                 return Self::new(ErrorCode::Overloaded, error.to_string()).retry_after(1);
             }
@@ -48,7 +48,7 @@ impl From<AgentError> for ApiError {
 
 #[cfg(test)]
 mod tests {
-    use crate::brain::WriteError;
+    use crate::store::WriteError;
 
     use super::*;
 

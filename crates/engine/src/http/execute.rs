@@ -13,10 +13,10 @@ use futures::Stream;
 use service::http::{ApiError, Query};
 use utoipa::IntoParams;
 
-use super::State;
+use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use crate::channel::Reader;
+use crate::event_log::EventReader;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
@@ -36,11 +36,11 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 )]
 pub(super) async fn execute(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<Execute>,
 ) -> Result<Response, ApiError> {
     let reader = shared.agent.execute(request).await?;
-    Ok(stream(reader))
+    Ok(sse_response(reader))
 }
 
 /// The query of [`replay`], for the OpenAPI document.
@@ -48,7 +48,7 @@ pub(super) async fn execute(
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only its description is used; `contract::engine::Replay` is what is parsed")]
 struct ReplayQuery {
-    /// Events after this time (Unix milliseconds). `Last-Event-ID` beats it.
+    /// Events after this time (Unix milliseconds). `LastResult-Event-ID` beats it.
     #[param(minimum = 0, default = 0)]
     after: Option<i64>,
     /// The task; by default the one that ran last.
@@ -69,16 +69,16 @@ struct ReplayQuery {
 )]
 pub(super) async fn replay(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     headers: HeaderMap,
     Query(query): Query<Replay>,
 ) -> Result<Response, ApiError> {
     let after = match last_event_id(&headers)? {
         Some(id) => id,
-        None => query.after.map_or(0, contract::wire::Bounded::get),
+        None => query.after.map_or(0, contract::serde_helpers::BoundedInt::get),
     };
     let reader = shared.agent.replay(query.task_id, after)?;
-    Ok(stream(reader))
+    Ok(sse_response(reader))
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
@@ -93,16 +93,16 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
 
 /// The answer that carries what `reader` reads. It ends when nothing more comes: also when the engine stops, since
 /// its turns do.
-fn stream(reader: Reader) -> Response {
+fn sse_response(reader: EventReader) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    (headers, Body::from_stream(events(reader))).into_response()
+    (headers, Body::from_stream(event_chunks(reader))).into_response()
 }
 
-fn events(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {
+fn event_chunks(reader: EventReader) -> impl Stream<Item = Result<Bytes, Infallible>> {
     futures::stream::unfold(reader, |mut reader| async move {
         match reader.next().await {
             Ok(events) => events.map(|events| (Ok(events), reader)),

@@ -7,31 +7,31 @@ use axum::response::AppendHeaders;
 use contract::engine::{EngineHealth, HEALTHY, Subsystems};
 use contract::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
 
-use super::State;
+use super::AppState;
 
 /// Whether the engine and its parts are well. Polled often: it costs one point read. Who asks with a challenge is given a
 /// proof that this is the engine with the key.
 #[utoipa::path(get, path = "/health", responses((status = 200, body = EngineHealth)))]
 pub(super) async fn health(
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     headers: HeaderMap,
 ) -> (AppendHeaders<Option<(HeaderName, String)>>, Json<EngineHealth>) {
-    let database = match shared.brain.check() {
+    let database = match shared.brain.check_health() {
         Ok(()) => HEALTHY.to_owned(),
         Err(reason) => reason,
     };
     // The directory of tool servers is empty until servers can be configured, and an empty one is well.
     let subsystems = Subsystems {
         database,
-        llm_provider: shared.in_force.gateway().status(),
+        llm_provider: shared.active_config.gateway().status(),
         asset_directory: HEALTHY.to_owned(),
     };
     let well = [&subsystems.database, &subsystems.llm_provider, &subsystems.asset_directory];
     let status = if well.iter().all(|status| *status == HEALTHY) { HEALTHY } else { "degraded" };
-    let uptime = shared.clock.monotonic().saturating_sub(shared.started);
+    let uptime = shared.clock.monotonic().saturating_sub(shared.started_at);
     let health = EngineHealth { status: status.to_owned(), uptime_seconds: uptime.as_secs_f64(), subsystems };
-    let challenge = headers.get(CHALLENGE_HEADER).and_then(|text| Challenge::read(text.to_str().ok()?));
-    let proof = challenge.map(|challenge| shared.lock.proof(&challenge));
+    let challenge = headers.get(CHALLENGE_HEADER).and_then(|text| Challenge::parse(text.to_str().ok()?));
+    let proof = challenge.map(|challenge| shared.key_guard.proof(&challenge));
     let proof = proof.map(|proof| (HeaderName::from_static(PROOF_HEADER), proof));
     (AppendHeaders(proof), Json(health))
 }

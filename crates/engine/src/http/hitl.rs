@@ -7,7 +7,7 @@ use contract::engine::{
 use contract::{ErrorBody, ErrorCode};
 use service::http::{ApiError, Path};
 
-use super::State;
+use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 
@@ -26,7 +26,7 @@ use super::auth::Authenticated;
 )]
 pub(super) async fn respond(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<HitlRespond>,
 ) -> Result<axum::Json<HitlResponded>, ApiError> {
     let request_id = shared.agent.respond(request).await?;
@@ -44,9 +44,9 @@ pub(super) async fn respond(
 )]
 pub(super) async fn pending(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<axum::Json<HitlPending>, ApiError> {
-    Ok(axum::Json(HitlPending { pending: shared.agent.pending().await? }))
+    Ok(axum::Json(HitlPending { pending: shared.agent.pending_requests().await? }))
 }
 
 /// What a person has allowed for good.
@@ -60,7 +60,7 @@ pub(super) async fn pending(
 )]
 pub(super) async fn grants(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<axum::Json<Grants>, ApiError> {
     Ok(axum::Json(Grants { grants: shared.agent.grants().await? }))
 }
@@ -78,14 +78,14 @@ pub(super) async fn grants(
 )]
 pub(super) async fn revoke(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Path(id): Path<String>,
 ) -> Result<axum::Json<Deleted>, ApiError> {
-    let revoked = match id.parse() {
+    let revoked_token_hints = match id.parse() {
         Ok(id) => shared.agent.revoke(id).await?,
         Err(_) => false,
     };
-    if revoked {
+    if revoked_token_hints {
         Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
     } else {
         Err(ApiError::new(ErrorCode::NotFound, "there is no such grant; GET /hitl/grants lists them"))

@@ -7,7 +7,7 @@ use contract::learning::{BatchStarted, Feedback, FeedbackRecorded, Lessons};
 use contract::memory::ListMemory;
 use service::http::{ApiError, Path, Query};
 
-use super::State;
+use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 
@@ -26,7 +26,7 @@ use super::auth::Authenticated;
 )]
 pub(super) async fn give_feedback(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(feedback, _memory): Admitted<Feedback>,
 ) -> Result<axum::Json<FeedbackRecorded>, ApiError> {
     Ok(axum::Json(shared.agent.give_feedback(feedback).await?))
@@ -44,7 +44,7 @@ pub(super) async fn give_feedback(
 )]
 pub(super) async fn trigger(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<axum::Json<BatchStarted>, ApiError> {
     Ok(axum::Json(shared.agent.start_batch().await?))
 }
@@ -65,7 +65,7 @@ pub(super) async fn trigger(
 )]
 pub(super) async fn lessons(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Query(query): Query<ListMemory>,
 ) -> Result<axum::Json<Lessons>, ApiError> {
     Ok(axum::Json(shared.agent.lessons(query).await?))
@@ -84,7 +84,7 @@ pub(super) async fn lessons(
 )]
 pub(super) async fn undo(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Path(id): Path<String>,
 ) -> Result<axum::Json<Deleted>, ApiError> {
     shared.agent.undo_lesson(&id).await?;

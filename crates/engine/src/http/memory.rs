@@ -9,10 +9,10 @@ use contract::memory::{
 };
 use service::http::{ApiError, Path, Query};
 
-use super::State;
+use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use crate::brain::Found;
+use crate::store::SearchHit;
 
 /// Searches what is known, the best first.
 #[utoipa::path(
@@ -28,14 +28,16 @@ use crate::brain::Found;
 )]
 pub(super) async fn search(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<MemorySearch>,
 ) -> Result<axum::Json<KnowledgeResults>, ApiError> {
     let found = shared.agent.search_memory(request, &[MemoryKind::Knowledge]).await?;
-    Ok(axum::Json(KnowledgeResults { results: found.into_iter().filter_map(result).collect() }))
+    Ok(axum::Json(KnowledgeResults { results: found.into_iter().filter_map(to_knowledge_result).collect() }))
 }
 
-fn result(Found { id, content, source, tags, score, created_at, .. }: Found) -> Option<KnowledgeResult> {
+fn to_knowledge_result(
+    SearchHit { id, content, source, tags, score, created_at, .. }: SearchHit,
+) -> Option<KnowledgeResult> {
     let (id, source) = (id.parse().ok()?, source.unwrap_or(Source::Tool));
     Some(KnowledgeResult { id, content, source, tags, score, created_at })
 }
@@ -56,7 +58,7 @@ fn result(Found { id, content, source, tags, score, created_at, .. }: Found) -> 
 )]
 pub(super) async fn list(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Query(query): Query<ListMemory>,
 ) -> Result<axum::Json<KnowledgeList>, ApiError> {
     Ok(axum::Json(shared.agent.knowledge(query).await?))
@@ -77,7 +79,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn save(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<SaveKnowledge>,
 ) -> Result<axum::Json<Knowledge>, ApiError> {
     Ok(axum::Json(shared.agent.save_knowledge(request).await?))
@@ -96,7 +98,7 @@ pub(super) async fn save(
 )]
 pub(super) async fn delete(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Path(id): Path<String>,
 ) -> Result<axum::Json<Deleted>, ApiError> {
     shared.agent.delete_knowledge(&id).await?;
@@ -119,7 +121,7 @@ pub(super) async fn delete(
 )]
 pub(super) async fn episodes(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Query(query): Query<ListMemory>,
 ) -> Result<axum::Json<Episodes>, ApiError> {
     Ok(axum::Json(shared.agent.episodes(query).await?))

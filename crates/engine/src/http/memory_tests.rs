@@ -3,36 +3,36 @@
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
-use super::app::{App, KEY, refusal};
-use super::rpc_tests::{call_with, flat, result};
-use crate::testing::within;
+use super::app::{ENGINE_KEY, TestApp, expect_error};
+use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
+use crate::testing::with_deadline;
 
-async fn post(app: &App, path: &str, body: Value) -> reqwest::Response {
-    within(app.request("POST", path).body(body.to_string()).send()).await.unwrap()
+async fn post(app: &TestApp, path: &str, body: Value) -> reqwest::Response {
+    with_deadline(app.request("POST", path).body(body.to_string()).send()).await.unwrap()
 }
 
-async fn get(app: &App, path: &str) -> Value {
-    let response = within(app.request("GET", path).send()).await.unwrap();
+async fn get(app: &TestApp, path: &str) -> Value {
+    let response = with_deadline(app.request("GET", path).send()).await.unwrap();
     assert_eq!(response.status(), 200, "{path}");
-    within(response.json()).await.unwrap()
+    with_deadline(response.json()).await.unwrap()
 }
 
-async fn save(app: &App, body: Value) -> Value {
+async fn save(app: &TestApp, body: Value) -> Value {
     let response = post(app, "/memory/knowledge", body).await;
     assert_eq!(response.status(), 200);
-    within(response.json()).await.unwrap()
+    with_deadline(response.json()).await.unwrap()
 }
 
-async fn search(app: &App, body: Value) -> Vec<Value> {
+async fn search(app: &TestApp, body: Value) -> Vec<Value> {
     let response = post(app, "/memory/knowledge/search", body).await;
     assert_eq!(response.status(), 200);
-    let mut answer: Value = within(response.json()).await.unwrap();
+    let mut answer: Value = with_deadline(response.json()).await.unwrap();
     serde_json::from_value(answer["results"].take()).unwrap()
 }
 
 #[tokio::test]
 async fn knowledge_is_saved_found_replaced_listed_and_deleted() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     assert_eq!(get(&app, "/memory/knowledge").await, json!({"knowledge": [], "total": 0}));
     let first =
         save(&app, json!({"content": "The café opens at nine.", "tags": ["Hours"], "source": "learned"}))
@@ -58,9 +58,9 @@ async fn knowledge_is_saved_found_replaced_listed_and_deleted() {
     assert_eq!(get(&app, "/memory/knowledge?limit=1&offset=1").await["knowledge"][0]["id"], first["id"]);
 
     let path = format!("/memory/knowledge/{}", second["id"].as_str().unwrap());
-    let deleted = within(app.request("DELETE", &path).send()).await.unwrap();
-    assert_eq!(within(deleted.json::<Value>()).await.unwrap(), json!({"status": "deleted"}));
-    refusal(within(app.request("DELETE", &path).send()).await.unwrap(), 404, "NOT_FOUND").await;
+    let deleted = with_deadline(app.request("DELETE", &path).send()).await.unwrap();
+    assert_eq!(with_deadline(deleted.json::<Value>()).await.unwrap(), json!({"status": "deleted"}));
+    expect_error(with_deadline(app.request("DELETE", &path).send()).await.unwrap(), 404, "NOT_FOUND").await;
     // What it had replaced is as untrue as it was.
     assert_eq!(search(&app, json!({"query": "café"})).await, Vec::<Value>::new());
     app.stop().await;
@@ -68,7 +68,7 @@ async fn knowledge_is_saved_found_replaced_listed_and_deleted() {
 
 #[tokio::test]
 async fn what_cannot_be_is_refused_with_a_reason() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let first = save(&app, json!({"content": "One."})).await["id"].clone();
     save(&app, json!({"content": "Two.", "supersedes": first})).await;
     let unknown = contract::MemoryId::new().to_string();
@@ -83,10 +83,12 @@ async fn what_cannot_be_is_refused_with_a_reason() {
         (json!({"content": "x", "supersedes": unknown}), 404, "NOT_FOUND", "`supersedes`"),
         (json!({"content": "x", "supersedes": first}), 400, "INVALID_REQUEST", "`supersedes`"),
     ] {
-        let message = refusal(post(&app, "/memory/knowledge", body.clone()).await, status, code).await;
+        let message = expect_error(post(&app, "/memory/knowledge", body.clone()).await, status, code).await;
         assert!(message.contains(named), "{body}: {message}");
         let call = json!({"method": "memory.save", "params": body});
-        let message = flat(call_with(&app, KEY, call.to_string()).await, 400, "INVALID_REQUEST").await;
+        let message =
+            expect_rpc_error(post_rpc(&app, ENGINE_KEY, call.to_string()).await, 400, "INVALID_REQUEST")
+                .await;
         assert!(message.contains(named), "{body}: {message}");
     }
     for body in [
@@ -95,30 +97,38 @@ async fn what_cannot_be_is_refused_with_a_reason() {
         json!({"query": "x", "limit": 0}),
         json!({"query": "x", "limit": 101}),
     ] {
-        refusal(post(&app, "/memory/knowledge/search", body).await, 400, "INVALID_REQUEST").await;
+        expect_error(post(&app, "/memory/knowledge/search", body).await, 400, "INVALID_REQUEST").await;
     }
-    refusal(post(&app, "/memory/knowledge/search", json!({"query": long})).await, 400, "INVALID_REQUEST")
-        .await;
+    expect_error(
+        post(&app, "/memory/knowledge/search", json!({"query": long})).await,
+        400,
+        "INVALID_REQUEST",
+    )
+    .await;
     for path in ["/memory/knowledge", "/memory/episodes"] {
-        let keyless = within(app.keyless("GET", path).send()).await.unwrap();
-        refusal(keyless, 401, "INVALID_ENGINE_KEY").await;
+        let request_without_key = with_deadline(app.request_without_key("GET", path).send()).await.unwrap();
+        expect_error(request_without_key, 401, "INVALID_ENGINE_KEY").await;
     }
     let delete = json!({"method": "memory.delete", "params": {"id": unknown}});
-    flat(call_with(&app, KEY, delete.to_string()).await, 400, "INVALID_REQUEST").await;
+    expect_rpc_error(post_rpc(&app, ENGINE_KEY, delete.to_string()).await, 400, "INVALID_REQUEST").await;
     assert_eq!(get(&app, "/memory/knowledge").await["total"], 2);
     app.stop().await;
 }
 
 #[tokio::test]
 async fn all_that_is_remembered_is_found_by_rpc() {
-    let mut app = App::start().await;
+    let mut app = TestApp::start().await;
     let call = |method: &str, params: Value| json!({"method": method, "params": params});
-    let saved =
-        result(&app, KEY, call("memory.save", json!({"content": "Otters eat crabs.", "tags": null}))).await;
-    app.say("t", "Tell me of otters, please.").await;
-    app.say("t", "And of seals.").await;
+    let saved = expect_rpc_result(
+        &app,
+        ENGINE_KEY,
+        call("memory.save", json!({"content": "Otters eat crabs.", "tags": null})),
+    )
+    .await;
+    app.run_turn("t", "Tell me of otters, please.").await;
+    app.run_turn("t", "And of seals.").await;
     app.restart().await;
-    let found = result(&app, KEY, call("memory.search", json!({"query": "otters"}))).await;
+    let found = expect_rpc_result(&app, ENGINE_KEY, call("memory.search", json!({"query": "otters"}))).await;
     let of = |kind: &str| {
         let results = found["results"].as_array().unwrap();
         results
@@ -135,12 +145,13 @@ async fn all_that_is_remembered_is_found_by_rpc() {
 
     let episodes = get(&app, "/memory/episodes").await;
     assert_eq!((&episodes["total"], &episodes["episodes"][0]["task_id"]), (&json!(2), &json!("t")));
-    assert_eq!(result(&app, KEY, call("memory.list", json!({}))).await["total"], 1);
-    let deleted = result(&app, KEY, call("memory.delete", json!({"id": saved["id"]}))).await;
+    assert_eq!(expect_rpc_result(&app, ENGINE_KEY, call("memory.list", json!({}))).await["total"], 1);
+    let deleted =
+        expect_rpc_result(&app, ENGINE_KEY, call("memory.delete", json!({"id": saved["id"]}))).await;
     assert_eq!(deleted, json!({"status": "deleted"}));
     // What was said in a task goes with it.
-    within(app.request("DELETE", "/tasks/t").send()).await.unwrap();
-    let found = result(&app, KEY, call("memory.search", json!({"query": "otters"}))).await;
+    with_deadline(app.request("DELETE", "/tasks/t").send()).await.unwrap();
+    let found = expect_rpc_result(&app, ENGINE_KEY, call("memory.search", json!({"query": "otters"}))).await;
     assert_eq!(found, json!({"results": []}));
     app.stop().await;
 }

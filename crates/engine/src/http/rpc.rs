@@ -6,11 +6,11 @@ use contract::rpc::{Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutco
 use contract::{ErrorCode, KeyHash};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use service::http::{ApiError, fields};
+use service::http::{ApiError, parse_fields};
 
 use super::admission::Admitted;
 use super::auth::Authenticated;
-use super::{Shared, State, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
+use super::{AppState, Shared, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, rpc_tools};
 
 /// Calls a method, or an operation of a subsystem.
 #[utoipa::path(
@@ -26,25 +26,25 @@ use super::{Shared, State, rpc_assets, rpc_gateway, rpc_memory, rpc_skills, rpc_
     ),
 )]
 pub(super) async fn rpc(
-    Extract(State(shared)): Extract<State>,
-    Asked { caller, call: Admitted(call, _memory) }: Asked,
-) -> Result<axum::Json<RpcResult<RpcOutcome>>, Refusal> {
+    Extract(AppState(shared)): Extract<AppState>,
+    AuthenticatedCall { caller, call: Admitted(call, _memory) }: AuthenticatedCall,
+) -> Result<axum::Json<RpcResult<RpcOutcome>>, RpcRejection> {
     let RpcCall { method, params, subsystem, op, parameters } = call;
     let result = match (method, subsystem) {
         (Some(method), None) => {
             let params = params.ok_or_else(|| invalid("`params`: must be an object; `method` needs it"))?;
-            by_method(&shared, &method, params).await?
+            call_method(&shared, &method, params).await?
         }
         (None, Some(subsystem)) => {
             let op = op.ok_or_else(|| invalid("`op`: must be a text; `subsystem` needs it"))?;
-            by_operation(&shared, &caller, (&subsystem, &op), parameters).await?
+            call_operation(&shared, &caller, (&subsystem, &op), parameters).await?
         }
         _ => return Err(invalid("`method`, `subsystem`: exactly one of them must be given").into()),
     };
     Ok(axum::Json(RpcResult { result }))
 }
 
-async fn by_method(
+async fn call_method(
     shared: &Shared,
     method: &str,
     params: Map<String, Value>,
@@ -88,7 +88,7 @@ struct Quiesce {
     lift: Option<bool>,
 }
 
-async fn by_operation(
+async fn call_operation(
     shared: &Shared,
     caller: &Authenticated,
     operation: (&str, &str),
@@ -96,13 +96,13 @@ async fn by_operation(
 ) -> Result<RpcOutcome, ApiError> {
     match operation {
         ("control", "set_key_hash") => {
-            let SetKeyHash { key_hash } = fields(parameters)?;
-            shared.lock.change(caller, key_hash)?;
+            let SetKeyHash { key_hash } = parse_fields(parameters)?;
+            shared.key_guard.replace_hash(caller, key_hash)?;
             tracing::info!("The engine's key was changed.");
             Ok(RpcOutcome::Done {})
         }
         ("control", "quiesce") => {
-            let Quiesce { lift } = fields(parameters)?;
+            let Quiesce { lift } = parse_fields(parameters)?;
             let quiesced = if lift.unwrap_or_default() {
                 shared.agent.lift_quiesce();
                 false
@@ -115,7 +115,7 @@ async fn by_operation(
         ("control", "get_config") => Ok(rpc_gateway::get_config(shared).await),
         ("control", "reload") => rpc_gateway::reload(shared).await,
         ("telemetry", "quota_state") => rpc_gateway::quota_state(shared).await,
-        ("telemetry", "cache_state") => Ok(RpcOutcome::Cache(shared.in_force.gateway().cache())),
+        ("telemetry", "cache_state") => Ok(RpcOutcome::Cache(shared.active_config.gateway().cache())),
         ("telemetry", "activity") => Ok(RpcOutcome::Activity(shared.agent.activity()?)),
         ("control" | "telemetry", _) => {
             Err(ApiError::new(ErrorCode::MethodNotFound, "`op`: the subsystem has no such operation"))
@@ -132,15 +132,15 @@ fn invalid(message: &str) -> ApiError {
 }
 
 /// A call by a caller who holds the key. The key is looked at before the body.
-pub(super) struct Asked {
+pub(super) struct AuthenticatedCall {
     caller: Authenticated,
     call: Admitted<RpcCall>,
 }
 
-impl FromRequest<State> for Asked {
-    type Rejection = Refusal;
+impl FromRequest<AppState> for AuthenticatedCall {
+    type Rejection = RpcRejection;
 
-    async fn from_request(request: Request, state: &State) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, state: &AppState) -> Result<Self, RpcRejection> {
         let (mut parts, body) = request.into_parts();
         let caller = Authenticated::from_request_parts(&mut parts, state).await?;
         let call = Admitted::from_request(Request::from_parts(parts, body), state).await?;
@@ -149,15 +149,15 @@ impl FromRequest<State> for Asked {
 }
 
 /// A refusal in the flat form.
-pub(super) struct Refusal(ApiError);
+pub(super) struct RpcRejection(ApiError);
 
-impl From<ApiError> for Refusal {
+impl From<ApiError> for RpcRejection {
     fn from(error: ApiError) -> Self {
         Self(error)
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for RpcRejection {
     fn into_response(self) -> Response {
         self.0.with_body(|error, message| RpcError { error, message })
     }

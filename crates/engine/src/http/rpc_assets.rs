@@ -15,7 +15,7 @@ pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
 /// Calls a method; none where there is none of this name.
 pub(super) fn call(shared: &Shared, op: &str) -> Result<Option<RpcOutcome>, ApiError> {
     Ok(match op {
-        "client_metadata" => Some(RpcOutcome::ClientMetadata(shared.assets.client_metadata()?)),
+        "client_metadata" => Some(RpcOutcome::ClientMetadata(shared.mcp.client_metadata()?)),
         _ => None,
     })
 }

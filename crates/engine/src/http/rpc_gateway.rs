@@ -6,13 +6,13 @@ use contract::rpc::{BudgetState, BudgetStates, GatewayConfig, ModelSpending, Quo
 use contract::{ErrorCode, Timestamp};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use service::http::{ApiError, fields};
+use service::http::{ApiError, parse_fields};
 
 use super::Shared;
 use crate::agent::AgentError;
-use crate::brain::{Brain, SPENDING_KEPT};
 use crate::config::ConfigError;
-use crate::models::Budgets;
+use crate::llm::Budgets;
+use crate::store::{Brain, USAGE_RETENTION};
 
 /// What `set_config` takes.
 #[derive(Deserialize)]
@@ -25,25 +25,25 @@ pub(super) async fn set_config(
     shared: &Shared,
     parameters: Map<String, Value>,
 ) -> Result<RpcOutcome, ApiError> {
-    let SetConfig { config } = fields(parameters)?;
-    shared.in_force.set(config).await.map_err(refusal)?;
+    let SetConfig { config } = parse_fields(parameters)?;
+    shared.active_config.set(config).await.map_err(config_error)?;
     Ok(RpcOutcome::Done {})
 }
 
 /// Goes back to the catalog's configuration.
 pub(super) async fn reload(shared: &Shared) -> Result<RpcOutcome, ApiError> {
-    shared.in_force.reload().await.map_err(refusal)?;
+    shared.active_config.reload().await.map_err(config_error)?;
     Ok(RpcOutcome::Done {})
 }
 
 /// Tells the configuration in force.
 pub(super) async fn get_config(shared: &Shared) -> RpcOutcome {
-    RpcOutcome::Config(GatewayConfig { config: shared.in_force.document().await })
+    RpcOutcome::Config(GatewayConfig { config: shared.active_config.document().await })
 }
 
-fn refusal(error: ConfigError) -> ApiError {
+fn config_error(error: ConfigError) -> ApiError {
     match error {
-        ConfigError::Faulty(reason) => ApiError::new(ErrorCode::InvalidRequest, reason.to_string()),
+        ConfigError::Invalid(reason) => ApiError::new(ErrorCode::InvalidRequest, reason.to_string()),
         ConfigError::Write(error) => AgentError::Write(error).into(),
     }
 }
@@ -51,30 +51,30 @@ fn refusal(error: ConfigError) -> ApiError {
 /// Tells what is left of the budgets, and how the models are doing.
 pub(super) async fn quota_state(shared: &Shared) -> Result<RpcOutcome, ApiError> {
     let now = shared.clock.now();
-    let gateway = shared.in_force.gateway();
+    let gateway = shared.active_config.gateway();
     let routes = gateway.routes().ok();
     let Budgets { tokens_per_turn, tokens_per_hour, tokens_per_day } =
         routes.as_ref().map(|routes| routes.budgets).unwrap_or_default();
     let read = move |brain: &Brain| {
         let budget = |limit: Option<u64>, window: Duration| {
-            let since = back(now, window);
+            let since = subtract(now, window);
             let used = brain.tokens_since(since)?;
-            let oldest = brain.first_spent(since)?;
+            let oldest = brain.first_usage_at(since)?;
             Ok::<_, rusqlite::Error>(BudgetState {
                 limit,
                 used,
                 remaining: limit.map(|limit| limit.saturating_sub(used)),
-                frees_at: oldest.map(|oldest| forward(oldest, window)),
+                frees_at: oldest.map(|oldest| add(oldest, window)),
             })
         };
         let budgets = BudgetStates {
             tokens_per_turn,
             tokens_per_hour: budget(tokens_per_hour, Duration::from_hours(1))?,
-            tokens_per_day: budget(tokens_per_day, SPENDING_KEPT)?,
+            tokens_per_day: budget(tokens_per_day, USAGE_RETENTION)?,
         };
-        Ok::<_, rusqlite::Error>((budgets, brain.spending_since(back(now, SPENDING_KEPT))?))
+        Ok::<_, rusqlite::Error>((budgets, brain.usage_since(subtract(now, USAGE_RETENTION))?))
     };
-    let read = shared.brain.blocking(read).await.ok_or_else(ApiError::internal)?;
+    let read = shared.brain.run_blocking(read).await.ok_or_else(ApiError::internal)?;
     let (budgets, spending) = read.map_err(AgentError::from)?;
     let prices = |model: &str| {
         let named = routes.iter().flat_map(|routes| &routes.named);
@@ -87,15 +87,15 @@ pub(super) async fn quota_state(shared: &Shared) -> Result<RpcOutcome, ApiError>
         input_tokens: spending.tokens.input,
         output_tokens: spending.tokens.output,
     });
-    let models = gateway.models(shared.clock.monotonic());
+    let models = gateway.model_states(shared.clock.monotonic());
     Ok(RpcOutcome::Quota(QuotaState { budgets, models, spent: spent.collect() }))
 }
 
-fn back(now: Timestamp, window: Duration) -> Timestamp {
+fn subtract(now: Timestamp, window: Duration) -> Timestamp {
     Timestamp::from_unix_ms(now.unix_ms().saturating_sub(millis(window)))
 }
 
-fn forward(at: Timestamp, window: Duration) -> Timestamp {
+fn add(at: Timestamp, window: Duration) -> Timestamp {
     Timestamp::from_unix_ms(at.unix_ms().saturating_add(millis(window)))
 }
 

@@ -2,33 +2,33 @@
 
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{Fault, Refusal, Reply, StrictProvider};
+use strict_provider::{Fault, MockProvider, Refusal, Reply};
 
-use super::app::{App, KEY};
-use super::rpc_tests::{call_with, flat, result};
-use crate::testing::within;
+use super::app::{ENGINE_KEY, TestApp};
+use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
+use crate::testing::with_deadline;
 
-fn control(op: &str) -> Value {
+fn control_call(op: &str) -> Value {
     json!({"subsystem": "control", "op": op})
 }
 
-fn set(config: &Value) -> Value {
+fn set_config_call(config: &Value) -> Value {
     json!({"subsystem": "control", "op": "set_config", "config": config})
 }
 
-async fn config(app: &App) -> Value {
-    let mut result = result(app, KEY, control("get_config")).await;
+async fn config(app: &TestApp) -> Value {
+    let mut result = expect_rpc_result(app, ENGINE_KEY, control_call("get_config")).await;
     let config = result["config"].take();
     assert_eq!(result, json!({"config": null}));
     config
 }
 
-async fn telemetry(app: &App, op: &str) -> Value {
-    result(app, KEY, json!({"subsystem": "telemetry", "op": op})).await
+async fn telemetry(app: &TestApp, op: &str) -> Value {
+    expect_rpc_result(app, ENGINE_KEY, json!({"subsystem": "telemetry", "op": op})).await
 }
 
 /// A model of Anthropic's at `base`, with budgets and a price.
-fn priced(base: &str) -> Value {
+fn priced_config(base: &str) -> Value {
     json!({
         "models": {"main": {
             "provider": "anthropic", "model": "claude-sonnet-4-5", "base_url": base, "context_window": 200_000,
@@ -39,13 +39,13 @@ fn priced(base: &str) -> Value {
     })
 }
 
-async fn text(app: &App, message: &str) -> Value {
-    app.say("t", message).await.last().unwrap().data["text"].clone()
+async fn text(app: &TestApp, message: &str) -> Value {
+    app.run_turn("t", message).await.last().unwrap().data["text"].clone()
 }
 
 #[tokio::test]
 async fn a_configuration_is_set_told_kept_and_dropped() {
-    let mut app = App::start().await;
+    let mut app = TestApp::start().await;
     let of_env = config(&app).await;
     let base = app.provider.base_url();
     let expected = json!({
@@ -60,52 +60,68 @@ async fn a_configuration_is_set_told_kept_and_dropped() {
     });
     assert_eq!(of_env, expected);
     // What is told can be set, and is told again.
-    assert_eq!(result(&app, KEY, set(&of_env)).await, json!({}));
+    assert_eq!(expect_rpc_result(&app, ENGINE_KEY, set_config_call(&of_env)).await, json!({}));
     assert_eq!(config(&app).await, of_env);
     assert_eq!(text(&app, "as before").await, "as before");
 
     let scripted = json!({
         "models": {"s": {"provider": "scripted", "model": "offline", "context_window": 100_000}}, "default": "s",
     });
-    assert_eq!(result(&app, KEY, set(&scripted)).await, json!({}));
+    assert_eq!(expect_rpc_result(&app, ENGINE_KEY, set_config_call(&scripted)).await, json!({}));
     assert_eq!(config(&app).await, scripted);
     assert!(text(&app, "something").await.as_str().unwrap().contains("built-in script"));
     app.restart().await;
     assert_eq!(config(&app).await, scripted);
-    assert_eq!(result(&app, KEY, control("reload")).await, json!({}));
+    assert_eq!(expect_rpc_result(&app, ENGINE_KEY, control_call("reload")).await, json!({}));
     assert_eq!(config(&app).await, of_env);
 
-    app.write_gateway_json(&priced(&base).to_string());
+    app.write_gateway_json(&priced_config(&base).to_string());
     assert_eq!(config(&app).await, of_env);
-    assert_eq!(result(&app, KEY, control("reload")).await, json!({}));
-    assert_eq!(config(&app).await, priced(&base));
+    assert_eq!(expect_rpc_result(&app, ENGINE_KEY, control_call("reload")).await, json!({}));
+    assert_eq!(config(&app).await, priced_config(&base));
     app.write_gateway_json("{\"models\": 7}");
-    let message =
-        flat(call_with(&app, KEY, control("reload").to_string()).await, 400, "INVALID_REQUEST").await;
+    let message = expect_rpc_error(
+        post_rpc(&app, ENGINE_KEY, control_call("reload").to_string()).await,
+        400,
+        "INVALID_REQUEST",
+    )
+    .await;
     assert!(
         message.contains("gateway.json.models is `7`") && message.contains("gateway.json.default"),
         "{message}"
     );
-    assert_eq!(config(&app).await, priced(&base));
+    assert_eq!(config(&app).await, priced_config(&base));
     app.stop().await;
 }
 
 #[tokio::test]
 async fn a_faulty_configuration_is_refused_whole() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let before = config(&app).await;
-    let mut faulty = priced("http://127.0.0.1:1");
-    faulty["budgets"] = json!({"token_per_hour": 5});
-    faulty["default"] = json!("other");
-    let message = flat(call_with(&app, KEY, set(&faulty).to_string()).await, 400, "INVALID_REQUEST").await;
+    let mut invalid_field = priced_config("http://127.0.0.1:1");
+    invalid_field["budgets"] = json!({"token_per_hour": 5});
+    invalid_field["default"] = json!("other");
+    let message = expect_rpc_error(
+        post_rpc(&app, ENGINE_KEY, set_config_call(&invalid_field).to_string()).await,
+        400,
+        "INVALID_REQUEST",
+    )
+    .await;
     assert!(
         ["config.budgets.token_per_hour", "config.default is `other`"]
             .iter()
             .all(|part| message.contains(part)),
         "{message}"
     );
-    for body in [control("set_config"), set(&json!("x")), set(&json!([])), set(&Value::Null)] {
-        let message = flat(call_with(&app, KEY, body.to_string()).await, 400, "INVALID_REQUEST").await;
+    for body in [
+        control_call("set_config"),
+        set_config_call(&json!("x")),
+        set_config_call(&json!([])),
+        set_config_call(&Value::Null),
+    ] {
+        let message =
+            expect_rpc_error(post_rpc(&app, ENGINE_KEY, body.to_string()).await, 400, "INVALID_REQUEST")
+                .await;
         assert!(message.contains("config"), "{message}");
     }
     assert_eq!(config(&app).await, before);
@@ -115,7 +131,7 @@ async fn a_faulty_configuration_is_refused_whole() {
 
 #[tokio::test]
 async fn a_key_is_not_sent_where_a_caller_wants_it() {
-    let (app, thief) = (App::start().await, StrictProvider::start().await.unwrap());
+    let (app, thief) = (TestApp::start().await, MockProvider::start().await.unwrap());
     let before = config(&app).await;
     for (provider, key) in [("anthropic", None), ("openai-compatible", Some("LLM_API_KEY"))] {
         let model = json!({
@@ -123,8 +139,12 @@ async fn a_key_is_not_sent_where_a_caller_wants_it() {
             "context_window": 100_000,
         });
         let stolen = json!({"models": {"mine": model}, "default": "mine"});
-        let message =
-            flat(call_with(&app, KEY, set(&stolen).to_string()).await, 400, "INVALID_REQUEST").await;
+        let message = expect_rpc_error(
+            post_rpc(&app, ENGINE_KEY, set_config_call(&stolen).to_string()).await,
+            400,
+            "INVALID_REQUEST",
+        )
+        .await;
         assert!(
             message.contains("config.models.mine.base_url") && message.contains("LLM_API_KEY"),
             "{message}"
@@ -138,7 +158,7 @@ async fn a_key_is_not_sent_where_a_caller_wants_it() {
 
 #[tokio::test]
 async fn what_was_spent_and_what_is_left_is_told() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let base = app.provider.base_url();
     let fresh = telemetry(&app, "quota_state").await;
     let open = json!({"limit": null, "used": 0, "remaining": null, "frees_at": null});
@@ -155,8 +175,8 @@ async fn what_was_spent_and_what_is_left_is_told() {
     });
     assert_eq!(fresh, expected);
 
-    result(&app, KEY, set(&priced(&base))).await;
-    let events = app.say("t", "hello").await;
+    expect_rpc_result(&app, ENGINE_KEY, set_config_call(&priced_config(&base))).await;
+    let events = app.run_turn("t", "hello").await;
     let usage = &events.iter().rfind(|event| event.kind == "usage").unwrap().data;
     let (input, output) = (usage["input_tokens"].as_u64().unwrap(), usage["output_tokens"].as_u64().unwrap());
     let state = telemetry(&app, "quota_state").await;
@@ -179,8 +199,8 @@ async fn what_was_spent_and_what_is_left_is_told() {
         (Some(1), Some(input))
     );
 
-    app.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::Unauthorized)));
-    app.say("t", "refused").await;
+    app.provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::Unauthorized)));
+    app.run_turn("t", "refused").await;
     let state = telemetry(&app, "quota_state").await;
     let main = &state["models"][0];
     assert_eq!((main["name"].as_str(), main["failures_in_a_row"].as_u64()), (Some("main"), Some(1)));
@@ -191,22 +211,40 @@ async fn what_was_spent_and_what_is_left_is_told() {
 
 #[tokio::test]
 async fn without_a_model_the_engine_says_what_to_set_and_can_be_given_one() {
-    let provider = StrictProvider::start().await.unwrap();
-    let app = App::with_env(provider, &[]).await;
+    let provider = MockProvider::start().await.unwrap();
+    let app = TestApp::with_env(provider, &[]).await;
     assert_eq!(config(&app).await, Value::Null);
     let health = || async {
-        within(app.keyless("GET", "/health").send()).await.unwrap().json::<Value>().await.unwrap()
+        with_deadline(app.request_without_key("GET", "/health").send())
+            .await
+            .unwrap()
+            .json::<Value>()
+            .await
+            .unwrap()
     };
-    let unwell = health().await;
-    assert_eq!(unwell["status"], "degraded");
-    assert!(unwell["subsystems"]["llm_provider"].as_str().unwrap().contains("LLM_PROVIDER"), "{unwell}");
-    flat(call_with(&app, KEY, control("reload").to_string()).await, 400, "INVALID_REQUEST").await;
+    let unhealthy_reason = health().await;
+    assert_eq!(unhealthy_reason["status"], "degraded");
+    assert!(
+        unhealthy_reason["subsystems"]["llm_provider"].as_str().unwrap().contains("LLM_PROVIDER"),
+        "{unhealthy_reason}"
+    );
+    expect_rpc_error(
+        post_rpc(&app, ENGINE_KEY, control_call("reload").to_string()).await,
+        400,
+        "INVALID_REQUEST",
+    )
+    .await;
     let state = telemetry(&app, "quota_state").await;
     assert_eq!((&state["models"], &state["spent"]), (&json!([]), &json!([])));
 
     let base = app.provider.openai_base_url();
     let local = json!({"provider": "openai-compatible", "model": "local", "base_url": base, "context_window": 100_000});
-    result(&app, KEY, set(&json!({"models": {"local": local}, "default": "local"}))).await;
+    expect_rpc_result(
+        &app,
+        ENGINE_KEY,
+        set_config_call(&json!({"models": {"local": local}, "default": "local"})),
+    )
+    .await;
     assert_eq!(health().await["status"], "ok");
     app.stop().await;
 }

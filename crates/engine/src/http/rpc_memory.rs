@@ -6,21 +6,21 @@ use contract::memory::{MAX_CONTENT, MAX_QUERY, MAX_TAG, MAX_TAGS, MemoryKind, Me
 use contract::rpc::{RpcMethod, RpcOutcome};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use service::http::{ApiError, fields};
+use service::http::{ApiError, parse_fields};
 
 use super::Shared;
 use crate::agent::AgentError;
-use crate::brain::Found;
+use crate::store::SearchHit;
 
 /// What `memory.search` looks through.
-const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
+const SEARCHED_KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
 /// The largest document that `memory.export` gives; a larger one is streamed.
-const MAX_EXPORT: usize = 8 * 1024 * 1024;
+const MAX_EXPORT_BYTES: usize = 8 * 1024 * 1024;
 
 /// What `memory.delete` takes.
 #[derive(Deserialize)]
-struct Delete {
+struct DeleteParams {
     id: String,
 }
 
@@ -66,18 +66,18 @@ pub(super) async fn call(
     let agent = &shared.agent;
     let outcome = match op {
         "search" => {
-            let found = agent.search_memory(fields(params)?, KINDS).await?;
-            RpcOutcome::Memories(MemoryResults { results: found.into_iter().map(result).collect() })
+            let found = agent.search_memory(parse_fields(params)?, SEARCHED_KINDS).await?;
+            RpcOutcome::Memories(MemoryResults { results: found.into_iter().map(to_memory_result).collect() })
         }
-        "save" => RpcOutcome::Known(agent.save_knowledge(fields(params)?).await.map_err(refused)?),
-        "list" => RpcOutcome::Knowledge(agent.knowledge(fields(params)?).await?),
+        "save" => RpcOutcome::Known(agent.save_knowledge(parse_fields(params)?).await.map_err(api_error)?),
+        "list" => RpcOutcome::Knowledge(agent.knowledge(parse_fields(params)?).await?),
         "delete" => {
-            let Delete { id } = fields(params)?;
-            agent.delete_knowledge(&id).await.map_err(refused)?;
+            let DeleteParams { id } = parse_fields(params)?;
+            agent.delete_knowledge(&id).await.map_err(api_error)?;
             RpcOutcome::Deleted(Deleted { status: DeletedStatus::Deleted })
         }
         "export" => {
-            let document = agent.export_whole(MAX_EXPORT).await?;
+            let document = agent.export_to_vec(MAX_EXPORT_BYTES).await?;
             RpcOutcome::Exported(serde_json::from_slice(&document).map_err(|_| ApiError::internal())?)
         }
         _ => return Ok(None),
@@ -86,14 +86,14 @@ pub(super) async fn call(
 }
 
 /// Here only a method can be not found: that a record is not is a fault of the parameters.
-fn refused(error: AgentError) -> ApiError {
+fn api_error(error: AgentError) -> ApiError {
     match error {
         AgentError::UnknownRecord(message) => ApiError::new(ErrorCode::InvalidRequest, message),
         error => error.into(),
     }
 }
 
-fn result(found: Found) -> MemoryResult {
-    let Found { kind, id, content, source, tags, score, created_at, task_id, message_ids, .. } = found;
+fn to_memory_result(found: SearchHit) -> MemoryResult {
+    let SearchHit { kind, id, content, source, tags, score, created_at, task_id, message_ids, .. } = found;
     MemoryResult { kind, id, content, source, tags, score, created_at, task_id, message_ids }
 }

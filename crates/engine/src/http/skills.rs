@@ -11,24 +11,24 @@ use contract::engine::{Deleted, DeletedStatus};
 use contract::skills::{CreateSkill, Skill, SkillList, UpdateSkill};
 use service::http::{ApiError, Path};
 
-use super::State;
+use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 
 /// The path at which skills are created.
-pub(super) const CREATE: &str = "/skills/create";
+pub(super) const CREATE_PATH: &str = "/skills/create";
 
 /// What a path says of a skill: its name.
-pub(super) type Named = Path<BTreeMap<String, String>>;
+pub(super) type SkillPath = Path<BTreeMap<String, String>>;
 
-/// The skill that a path names. The router knows [`CREATE`] as a path of its own, which has no name in it: for any
+/// The skill that a path names. The router knows [`CREATE_PATH`] as a path of its own, which has no name in it: for any
 /// method but POST it means the skill that is called so.
-fn name(Path(mut path): Named) -> String {
+fn skill_name(Path(mut path): SkillPath) -> String {
     path.remove("name").unwrap_or_else(|| "create".to_owned())
 }
 
 /// What can be done with a skill that is called `create`.
-pub(super) fn called_create() -> MethodRouter<State> {
+pub(super) fn routes_of_skill_named_create() -> MethodRouter<AppState> {
     get(read).put(update).delete(delete)
 }
 
@@ -43,7 +43,7 @@ pub(super) fn called_create() -> MethodRouter<State> {
 )]
 pub(super) async fn list(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<axum::Json<SkillList>, ApiError> {
     Ok(axum::Json(shared.agent.skills().await?))
 }
@@ -61,10 +61,10 @@ pub(super) async fn list(
 )]
 pub(super) async fn read(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
-    path: Named,
+    Extract(AppState(shared)): Extract<AppState>,
+    path: SkillPath,
 ) -> Result<axum::Json<Skill>, ApiError> {
-    Ok(axum::Json(shared.agent.skill(&name(path)).await?))
+    Ok(axum::Json(shared.agent.skill(&skill_name(path)).await?))
 }
 
 /// Creates a skill of the user's own.
@@ -82,7 +82,7 @@ pub(super) async fn read(
 )]
 pub(super) async fn create(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<CreateSkill>,
 ) -> Result<axum::Json<Skill>, ApiError> {
     Ok(axum::Json(shared.agent.create_skill(request).await?))
@@ -105,11 +105,11 @@ pub(super) async fn create(
 )]
 pub(super) async fn update(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
-    path: Named,
+    Extract(AppState(shared)): Extract<AppState>,
+    path: SkillPath,
     Admitted(request, _memory): Admitted<UpdateSkill>,
 ) -> Result<axum::Json<Skill>, ApiError> {
-    Ok(axum::Json(shared.agent.update_skill(&name(path), request).await?))
+    Ok(axum::Json(shared.agent.update_skill(&skill_name(path), request).await?))
 }
 
 /// Deletes a skill of the user's own.
@@ -126,10 +126,10 @@ pub(super) async fn update(
 )]
 pub(super) async fn delete(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
-    path: Named,
+    Extract(AppState(shared)): Extract<AppState>,
+    path: SkillPath,
 ) -> Result<axum::Json<Deleted>, ApiError> {
-    shared.agent.delete_skill(&name(path)).await?;
+    shared.agent.delete_skill(&skill_name(path)).await?;
     Ok(axum::Json(Deleted { status: DeletedStatus::Deleted }))
 }
 
@@ -152,10 +152,10 @@ struct Archive(#[expect(dead_code, reason = "only its schema is used")] Vec<u8>)
 )]
 pub(super) async fn export(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
-    path: Named,
+    Extract(AppState(shared)): Extract<AppState>,
+    path: SkillPath,
 ) -> Result<impl IntoResponse, ApiError> {
-    let name = name(path);
+    let name = skill_name(path);
     let archive = shared.agent.export_skill(&name).await?;
     let disposition = format!("attachment; filename=\"{name}.tar\"");
     Ok(([(CONTENT_TYPE, "application/x-tar".to_owned()), (CONTENT_DISPOSITION, disposition)], archive))

@@ -3,27 +3,27 @@
 use pretty_assertions::assert_eq;
 use reqwest::Response;
 use serde_json::{Map, Value, json};
-use strict_provider::{Fault, Gate, Refusal, Reply, Stop, StrictProvider};
+use strict_provider::{Fault, Gate, MockProvider, Refusal, Reply, Stop};
 
-use super::app::{App, KEY, refusal};
-use super::rpc_tests::{call_with, flat, result};
-use crate::testing::within;
+use super::app::{ENGINE_KEY, TestApp, expect_error};
+use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
+use crate::testing::with_deadline;
 
-async fn ask(app: &App, method: &str, path: &str, body: Value) -> Response {
-    within(app.request(method, path).json(&body).send()).await.unwrap()
+async fn send_json(app: &TestApp, method: &str, path: &str, body: Value) -> Response {
+    with_deadline(app.request(method, path).json(&body).send()).await.unwrap()
 }
 
-async fn create(app: &App, skill: Value) {
-    assert_eq!(ask(app, "POST", "/skills/create", skill).await.status(), 200);
+async fn create(app: &TestApp, skill: Value) {
+    assert_eq!(send_json(app, "POST", "/skills/create", skill).await.status(), 200);
 }
 
-fn run(skill: &str, params: &Value) -> Value {
+fn run_skill_call(skill: &str, params: &Value) -> Value {
     json!({"method": format!("skill.{skill}"), "params": params})
 }
 
 #[tokio::test]
 async fn a_skill_is_run_in_one_call_of_a_model() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     create(&app, json!({"name": "rhyme", "prompt": "Rhyme on what you are given."})).await;
     for (params, told) in [
         (json!({"input": "a cat"}), "a cat".to_owned()),
@@ -33,8 +33,8 @@ async fn a_skill_is_run_in_one_call_of_a_model() {
         (json!({"input": ["cat"]}), r#"{"input":["cat"]}"#.to_owned()),
     ] {
         app.provider.clear_requests();
-        app.provider.enqueue(Reply::of_text("Sat on a mat."));
-        let outcome = result(&app, KEY, run("rhyme", &params)).await;
+        app.provider.enqueue(Reply::from_text("Sat on a mat."));
+        let outcome = expect_rpc_result(&app, ENGINE_KEY, run_skill_call("rhyme", &params)).await;
         assert_eq!(outcome, json!({"output": "Sat on a mat."}));
         let [request] = app.provider.requests().try_into().unwrap();
         assert!(
@@ -50,37 +50,47 @@ async fn a_skill_is_run_in_one_call_of_a_model() {
         assert_eq!(said, told);
     }
     // It is billed like any other call.
-    let quota = result(&app, KEY, json!({"subsystem": "telemetry", "op": "quota_state"})).await;
+    let quota =
+        expect_rpc_result(&app, ENGINE_KEY, json!({"subsystem": "telemetry", "op": "quota_state"})).await;
     assert_eq!(quota["spent"][0]["calls"], 5, "{quota}");
     app.stop().await;
 }
 
 #[tokio::test]
 async fn a_call_that_fails_is_tried_again_and_then_told() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
-    app.provider.enqueue_all([Reply::of_fault(Fault::refuse(Refusal::Overloaded)), Reply::of_text("Well.")]);
-    assert_eq!(result(&app, KEY, run("rhyme", &json!({}))).await, json!({"output": "Well."}));
-    app.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::PromptTooLong)));
-    let answer = call_with(&app, KEY, run("rhyme", &json!({})).to_string()).await;
-    flat(answer, 400, "TOOL_FAILED").await;
+    app.provider
+        .enqueue_all([Reply::from_fault(Fault::refuse(Refusal::Overloaded)), Reply::from_text("Well.")]);
+    assert_eq!(
+        expect_rpc_result(&app, ENGINE_KEY, run_skill_call("rhyme", &json!({}))).await,
+        json!({"output": "Well."})
+    );
+    app.provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::PromptTooLong)));
+    let answer = post_rpc(&app, ENGINE_KEY, run_skill_call("rhyme", &json!({})).to_string()).await;
+    expect_rpc_error(answer, 400, "TOOL_FAILED").await;
     app.provider.take_refusals();
     app.stop().await;
 }
 
 /// What a run of the skill `rhyme` is refused with.
-async fn refused(app: &App, status: u16, code: &str) -> String {
-    flat(call_with(app, KEY, run("rhyme", &json!({})).to_string()).await, status, code).await
+async fn refused(app: &TestApp, status: u16, code: &str) -> String {
+    expect_rpc_error(
+        post_rpc(app, ENGINE_KEY, run_skill_call("rhyme", &json!({})).to_string()).await,
+        status,
+        code,
+    )
+    .await
 }
 
 #[tokio::test]
 async fn an_answer_that_is_not_whole_is_none() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
     for (reply, status, code, named) in [
-        (Reply::of_text("Sat on a").stop(Stop::MaxTokens), 400, "TOOL_FAILED", "`max_output`"),
+        (Reply::from_text("Sat on a").stop(Stop::MaxTokens), 400, "TOOL_FAILED", "`max_output`"),
         (Reply::new().stop(Stop::Refusal), 400, "TOOL_FAILED", "declined"),
-        (Reply::of_text(" "), 500, "INTERNAL_ERROR", "without a text"),
+        (Reply::from_text(" "), 500, "INTERNAL_ERROR", "without a text"),
     ] {
         app.provider.enqueue(reply);
         let message = refused(&app, status, code).await;
@@ -91,9 +101,9 @@ async fn an_answer_that_is_not_whole_is_none() {
 
 #[tokio::test]
 async fn what_the_caller_cannot_help_is_no_fault_of_theirs() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
-    app.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::Unauthorized)));
+    app.provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::Unauthorized)));
     refused(&app, 500, "INTERNAL_ERROR").await;
     for (tokens, named) in [(400, "cut off"), (1, "used up")] {
         let config = json!({
@@ -104,63 +114,74 @@ async fn what_the_caller_cannot_help_is_no_fault_of_theirs() {
             }},
             "budgets": {"tokens_per_hour": tokens},
         });
-        result(&app, KEY, json!({"subsystem": "control", "op": "set_config", "config": config})).await;
-        app.provider.enqueue(Reply::of_text("Sat on a").stop(Stop::MaxTokens));
+        expect_rpc_result(
+            &app,
+            ENGINE_KEY,
+            json!({"subsystem": "control", "op": "set_config", "config": config}),
+        )
+        .await;
+        app.provider.enqueue(Reply::from_text("Sat on a").stop(Stop::MaxTokens));
         let message = refused(&app, 500, "INTERNAL_ERROR").await;
         assert!(message.contains(named) && message.contains("`quota_state`"), "{message}");
     }
     app.provider.take_refusals();
     app.stop().await;
 
-    let app = App::with_env(StrictProvider::start().await.unwrap(), &[]).await;
+    let app = TestApp::with_env(MockProvider::start().await.unwrap(), &[]).await;
     create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
     refused(&app, 500, "INTERNAL_ERROR").await;
     app.stop().await;
 }
 
 /// What was spent in the last 24 hours.
-async fn spent(app: &App) -> Value {
-    result(app, KEY, json!({"subsystem": "telemetry", "op": "quota_state"})).await["spent"].take()
+async fn usage_by_model(app: &TestApp) -> Value {
+    expect_rpc_result(app, ENGINE_KEY, json!({"subsystem": "telemetry", "op": "quota_state"})).await["spent"]
+        .take()
 }
 
 /// Runs the skill `rhyme` for a caller who hangs up while the model answers, which it does when the gate is opened.
-async fn abandoned(app: &App) -> Gate {
+async fn run_abandoned_skill(app: &TestApp) -> Gate {
     create(app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
     let gate = Gate::new();
-    app.provider.enqueue(Reply::of_text("Sat on a mat.").hold(0, &gate));
+    app.provider.enqueue(Reply::from_text("Sat on a mat.").hold(0, &gate));
     tokio::select! {
         answer = app.agent.run_skill("rhyme", Map::new()) => panic!("{answer:?}"),
-        () = within(gate.reached()) => {}
+        () = with_deadline(gate.reached()) => {}
     }
     gate
 }
 
 #[tokio::test]
 async fn a_run_whose_caller_is_gone_keeps_the_engine_awake_and_is_billed() {
-    let app = App::start().await;
-    let gate = abandoned(&app).await;
+    let app = TestApp::start().await;
+    let gate = run_abandoned_skill(&app).await;
     assert!(!app.agent.quiesce());
     assert_eq!(app.agent.activity().unwrap().running_turns, 0, "it is no turn");
     gate.release();
-    within(async {
+    with_deadline(async {
         while !app.agent.quiesce() {
             tokio::task::yield_now().await;
         }
     })
     .await;
-    let spent = spent(&app).await;
+    let spent = usage_by_model(&app).await;
     assert!(spent[0]["calls"] == 1 && spent[0]["output_tokens"].as_u64() > Some(0), "{spent}");
-    flat(call_with(&app, KEY, run("rhyme", &json!({})).to_string()).await, 503, "QUIESCED").await;
+    expect_rpc_error(
+        post_rpc(&app, ENGINE_KEY, run_skill_call("rhyme", &json!({})).to_string()).await,
+        503,
+        "QUIESCED",
+    )
+    .await;
     app.agent.lift_quiesce();
     app.stop().await;
 }
 
 #[tokio::test]
 async fn a_run_that_a_stop_breaks_off_is_billed_for_its_prompt() {
-    let mut app = App::start().await;
-    let gate = abandoned(&app).await;
+    let mut app = TestApp::start().await;
+    let gate = run_abandoned_skill(&app).await;
     app.restart().await;
-    let spent = spent(&app).await;
+    let spent = usage_by_model(&app).await;
     assert!(spent[0]["calls"] == 1 && spent[0]["input_tokens"].as_u64() > Some(0), "{spent}");
     gate.release();
     app.stop().await;
@@ -168,10 +189,10 @@ async fn a_run_that_a_stop_breaks_off_is_billed_for_its_prompt() {
 
 #[tokio::test]
 async fn the_methods_say_what_skills_take() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     create(&app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
     create(&app, json!({"name": "count", "scripts": {"count.sh": "wc -w"}})).await;
-    let methods = result(&app, KEY, json!({"method": "rpc.methods", "params": {}})).await;
+    let methods = expect_rpc_result(&app, ENGINE_KEY, json!({"method": "rpc.methods", "params": {}})).await;
     let params = |name: &str| {
         let methods = methods["methods"].as_array().unwrap();
         methods.iter().find(|method| method["method"] == name).unwrap()["params"].clone()
@@ -205,8 +226,8 @@ async fn the_methods_say_what_skills_take() {
         ("count", json!({"script": "count.sh"}), 400, "TOOL_FAILED", "cannot"),
         ("rhyme", json!({"input": "x".repeat(1_048_577)}), 400, "INVALID_REQUEST", "`params`"),
     ] {
-        let answer = call_with(&app, KEY, run(skill, &params).to_string()).await;
-        let message = flat(answer, status, code).await;
+        let answer = post_rpc(&app, ENGINE_KEY, run_skill_call(skill, &params).to_string()).await;
+        let message = expect_rpc_error(answer, status, code).await;
         assert!(message.contains(named), "{skill} {params}: {message}");
     }
     assert_eq!(app.provider.requests().len(), 0);
@@ -215,26 +236,27 @@ async fn the_methods_say_what_skills_take() {
 
 #[tokio::test]
 async fn there_are_so_many_skills_and_no_more() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     for number in 0..256 {
         create(&app, json!({"name": format!("skill-{number}"), "prompt": "Do."})).await;
     }
     let more = json!({"name": "more", "prompt": "Do."});
     let message =
-        refusal(ask(&app, "POST", "/skills/create", more.clone()).await, 400, "INVALID_REQUEST").await;
+        expect_error(send_json(&app, "POST", "/skills/create", more.clone()).await, 400, "INVALID_REQUEST")
+            .await;
     assert!(message.contains("256"), "{message}");
-    assert_eq!(ask(&app, "DELETE", "/skills/skill-7", json!({})).await.status(), 200);
+    assert_eq!(send_json(&app, "DELETE", "/skills/skill-7", json!({})).await.status(), 200);
     create(&app, more).await;
     app.stop().await;
 }
 
 #[tokio::test]
 async fn a_lost_race_is_a_name_that_is_taken() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let skill = |prompt: &str| json!({"name": "same", "prompt": prompt});
     let (one, other) = tokio::join!(
-        ask(&app, "POST", "/skills/create", skill("One.")),
-        ask(&app, "POST", "/skills/create", skill("Other."))
+        send_json(&app, "POST", "/skills/create", skill("One.")),
+        send_json(&app, "POST", "/skills/create", skill("Other."))
     );
     let mut statuses = [one.status().as_u16(), other.status().as_u16()];
     statuses.sort_unstable();

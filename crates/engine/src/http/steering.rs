@@ -5,7 +5,7 @@ use contract::ErrorBody;
 use contract::engine::{Cancel, Cancelled, CancelledStatus, Steer, Steered, SteeredStatus};
 use service::http::ApiError;
 
-use super::State;
+use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 
@@ -23,7 +23,7 @@ use super::auth::Authenticated;
 )]
 pub(super) async fn cancel(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<Cancel>,
 ) -> Result<axum::Json<Cancelled>, ApiError> {
     let turn_id = shared.agent.cancel(&request.task_id).await?;
@@ -44,7 +44,7 @@ pub(super) async fn cancel(
 )]
 pub(super) async fn steer(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Admitted(request, _memory): Admitted<Steer>,
 ) -> Result<axum::Json<Steered>, ApiError> {
     let message_id = shared.agent.steer(&request.task_id, request.message).await?;

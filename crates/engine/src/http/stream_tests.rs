@@ -4,11 +4,11 @@ use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 use strict_provider::{Fault, Gate, Refusal, Reply};
 
-use super::app::{App, events, refusal};
-use crate::testing::{Seen, within};
+use super::app::{TestApp, events, expect_error};
+use crate::testing::{SseEvent, with_deadline};
 
 /// The fields of each event beside `task_id`, `turn_id` and `ts`, each with its JSON type.
-fn documented(seen: &Seen) -> Vec<(&'static str, &'static str)> {
+fn documented_fields(seen: &SseEvent) -> Vec<(&'static str, &'static str)> {
     let started = vec![("phase", "string"), ("message_id", "string")];
     let with = |more: &[(&'static str, &'static str)]| [&started[..], more].concat();
     match (seen.kind.as_str(), seen.phase()) {
@@ -59,8 +59,8 @@ fn type_of(value: &Value) -> &'static str {
 }
 
 /// Whether an event has every documented field, of its type, and no other.
-fn check_fields(seen: &Seen) -> Result<(), String> {
-    let mut expected = documented(seen);
+fn check_fields(seen: &SseEvent) -> Result<(), String> {
+    let mut expected = documented_fields(seen);
     expected.extend([("task_id", "string"), ("turn_id", "string"), ("ts", "number")]);
     expected.sort_unstable();
     let mut fields: Vec<(&str, &str)> =
@@ -71,7 +71,7 @@ fn check_fields(seen: &Seen) -> Result<(), String> {
 
 #[test]
 fn the_field_check_goes_red() {
-    let usage = |data: Value| Seen { id: Some(1), kind: "text_delta".into(), data };
+    let usage = |data: Value| SseEvent { id: Some(1), kind: "text_delta".into(), data };
     let good = json!({"task_id": "t", "turn_id": "u", "ts": 1, "text": "x"});
     assert_eq!(check_fields(&usage(good.clone())), Ok(()));
     for (field, value) in [("text", json!(1)), ("ts", json!("1")), ("more", json!("x"))] {
@@ -83,7 +83,7 @@ fn the_field_check_goes_red() {
 
 #[tokio::test]
 async fn every_event_has_its_documented_fields_and_no_other() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     app.provider.enqueue_all([
         Reply::new().thinking("Hm.").text("half").fault(Fault::cut_after(usize::MAX)),
         Reply::new()
@@ -91,11 +91,11 @@ async fn every_event_has_its_documented_fields_and_no_other() {
             .text("On it.")
             .tool_use("working_memory_set", json!({"key": "k", "value": "v"}))
             .tool_use("read_file", json!({"path": "nothing"})),
-        Reply::of_fault(Fault::refuse(Refusal::Unauthorized)),
+        Reply::from_fault(Fault::refuse(Refusal::Unauthorized)),
     ]);
     let body = json!({"task_id": "t", "message": "go", "super_thinking": true}).to_string();
-    let mut all = events(app.post(body).await).await;
-    all.extend(app.say("t", "and now?").await);
+    let mut all = events(app.post_execute(body).await).await;
+    all.extend(app.run_turn("t", "and now?").await);
     let mut kinds: Vec<&str> = Vec::new();
     for event in &all {
         assert_eq!(check_fields(event), Ok(()));
@@ -125,9 +125,9 @@ async fn every_event_has_its_documented_fields_and_no_other() {
 
 #[tokio::test]
 async fn streams_have_the_headers_that_keep_proxies_from_holding_them_back() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let body = json!({"task_id": "t", "message": "go"}).to_string();
-    let live = app.post(body).await;
+    let live = app.post_execute(body).await;
     let headers = live.headers().clone();
     let seen = events(live).await;
     let replayed = app.replay("").await;
@@ -143,32 +143,32 @@ async fn streams_have_the_headers_that_keep_proxies_from_holding_them_back() {
 
 #[tokio::test]
 async fn a_replay_gives_what_came_after_and_the_last_event_id_beats_the_query() {
-    let app = App::start().await;
-    refusal(app.replay("").await, 404, "TASK_NOT_FOUND").await;
-    let first = app.say("one", "a").await;
-    let second = app.say("two", "b").await;
+    let app = TestApp::start().await;
+    expect_error(app.replay("").await, 404, "TASK_NOT_FOUND").await;
+    let first = app.run_turn("one", "a").await;
+    let second = app.run_turn("two", "b").await;
     assert_eq!(events(app.replay("").await).await, second);
     assert_eq!(events(app.replay("?task_id=one&after=0").await).await, first);
-    refusal(app.replay("?task_id=three").await, 404, "TASK_NOT_FOUND").await;
+    expect_error(app.replay("?task_id=three").await, 404, "TASK_NOT_FOUND").await;
 
     let ts = first[2].ts();
     assert_eq!(events(app.replay(&format!("?task_id=one&after={ts}")).await).await, first[3..]);
     assert!(events(app.replay(&format!("?task_id=one&after={}", i64::MAX)).await).await.is_empty());
     let last_event_id = |id: String| {
         let request = app.request("GET", "/execute/replay?task_id=one&after=0").header("Last-Event-ID", id);
-        async { within(request.send()).await.unwrap() }
+        async { with_deadline(request.send()).await.unwrap() }
     };
     assert_eq!(events(last_event_id(ts.to_string()).await).await, first[3..]);
     // Browsers send an empty one for "none yet".
     assert_eq!(events(last_event_id(String::new()).await).await, first);
     for wrong in ["x", "-1", "1.5", "99999999999999999999"] {
-        let message = refusal(last_event_id(wrong.into()).await, 400, "INVALID_REQUEST").await;
+        let message = expect_error(last_event_id(wrong.into()).await, 400, "INVALID_REQUEST").await;
         assert!(message.contains("`Last-Event-ID`"), "{message}");
     }
     for (query, named) in
         [("after=x", "after"), ("after=-1", "after"), ("task_id=", "task_id"), ("after=", "after")]
     {
-        let message = refusal(app.replay(&format!("?{query}")).await, 400, "INVALID_REQUEST").await;
+        let message = expect_error(app.replay(&format!("?{query}")).await, 400, "INVALID_REQUEST").await;
         assert!(message.contains(named), "{query}: {message}");
     }
     app.stop().await;
@@ -176,10 +176,10 @@ async fn a_replay_gives_what_came_after_and_the_last_event_id_beats_the_query() 
 
 #[tokio::test]
 async fn a_replay_follows_a_turn_that_runs_to_its_end() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let gate = Gate::new();
-    app.provider.enqueue(Reply::of_text("one two").deltas(2).hold(1, &gate));
-    let live = app.post(json!({"task_id": "t", "message": "go"}).to_string()).await;
+    app.provider.enqueue(Reply::from_text("one two").deltas(2).hold(1, &gate));
+    let live = app.post_execute(json!({"task_id": "t", "message": "go"}).to_string()).await;
     gate.reached().await;
     let following = app.replay("?task_id=t").await;
     assert_eq!(following.status(), 200);

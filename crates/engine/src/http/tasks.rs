@@ -8,15 +8,15 @@ use contract::engine::{
     DeleteTask, Deleted, DeletedStatus, Forget, ListMessages, ListTasks, SetMemory, TaskMemory, TaskMessages,
     Tasks,
 };
-use contract::wire::Bounded;
+use contract::serde_helpers::BoundedInt;
 use contract::{ErrorBody, ErrorCode, TaskId};
 use service::http::{ApiError, Path, Query};
 
-use super::State;
+use super::AppState;
 use super::admission::Admitted;
 use super::auth::Authenticated;
 use crate::agent::MessagePage;
-use crate::brain::steps::MemoryWrite;
+use crate::store::steps::MemoryWrite;
 
 /// How many tasks a page has where the request does not say.
 const DEFAULT_LIMIT: i64 = 50;
@@ -37,11 +37,11 @@ const DEFAULT_LIMIT: i64 = 50;
 )]
 pub(super) async fn list(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Query(query): Query<ListTasks>,
 ) -> Result<axum::Json<Tasks>, ApiError> {
-    let limit = query.limit.map_or(DEFAULT_LIMIT, Bounded::get);
-    let offset = query.offset.map_or(0, Bounded::get);
+    let limit = query.limit.map_or(DEFAULT_LIMIT, BoundedInt::get);
+    let offset = query.offset.map_or(0, BoundedInt::get);
     Ok(axum::Json(shared.agent.tasks(limit, offset).await?))
 }
 
@@ -65,7 +65,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn read(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Path(task_id): Path<TaskId>,
     Query(ListMessages { limit, before }): Query<ListMessages>,
 ) -> Result<(AppendHeaders<Option<(HeaderName, String)>>, axum::Json<TaskMessages>), ApiError> {
@@ -93,7 +93,7 @@ pub(super) async fn read(
 )]
 pub(super) async fn memory(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Path(task_id): Path<TaskId>,
 ) -> Result<axum::Json<TaskMemory>, ApiError> {
     Ok(axum::Json(TaskMemory { memory: shared.agent.working_memory(&task_id).await? }))
@@ -116,7 +116,7 @@ pub(super) async fn memory(
 )]
 pub(super) async fn set_memory(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Path((task_id, key)): Path<(TaskId, String)>,
     Admitted(SetMemory { value }, _memory): Admitted<SetMemory>,
 ) -> Result<axum::Json<TaskMemory>, ApiError> {
@@ -145,7 +145,7 @@ pub(super) async fn set_memory(
 )]
 pub(super) async fn delete_memory(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Path((task_id, key)): Path<(TaskId, String)>,
 ) -> Result<axum::Json<Deleted>, ApiError> {
     shared.agent.delete_working_memory(&task_id, key).await?;
@@ -170,7 +170,7 @@ pub(super) async fn delete_memory(
 )]
 pub(super) async fn delete(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Path(task_id): Path<TaskId>,
     Query(DeleteTask { forget }): Query<DeleteTask>,
 ) -> Result<axum::Json<Deleted>, ApiError> {

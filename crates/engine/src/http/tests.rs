@@ -3,20 +3,20 @@
 use futures::{FutureExt as _, StreamExt as _};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Gate, MockProvider, Reply};
 
-use super::app::{App, KEY, events, refusal};
-use super::rpc_tests::flat;
+use super::app::{ENGINE_KEY, TestApp, events, expect_error};
+use super::rpc_tests::expect_rpc_error;
 use super::*;
 use crate::memory_budget::MemoryUse;
-use crate::testing::within;
+use crate::testing::with_deadline;
 
 #[tokio::test]
 async fn health_needs_no_key_and_has_exactly_its_fields() {
-    let app = App::start().await;
-    let response = within(app.keyless("GET", "/health").send()).await.unwrap();
+    let app = TestApp::start().await;
+    let response = with_deadline(app.request_without_key("GET", "/health").send()).await.unwrap();
     assert_eq!(response.status(), 200);
-    let mut health: Value = within(response.json()).await.unwrap();
+    let mut health: Value = with_deadline(response.json()).await.unwrap();
     assert!(health["uptime_seconds"].as_f64().unwrap() >= 0.0);
     health["uptime_seconds"] = json!(0);
     let subsystems = json!({"database": "ok", "llm_provider": "ok", "asset_directory": "ok"});
@@ -26,10 +26,10 @@ async fn health_needs_no_key_and_has_exactly_its_fields() {
 
 #[tokio::test]
 async fn an_engine_without_a_provider_is_degraded_and_says_what_to_set() {
-    let app = App::with_env(StrictProvider::start().await.unwrap(), &[]).await;
-    let response = within(app.keyless("GET", "/health").send()).await.unwrap();
+    let app = TestApp::with_env(MockProvider::start().await.unwrap(), &[]).await;
+    let response = with_deadline(app.request_without_key("GET", "/health").send()).await.unwrap();
     assert_eq!(response.status(), 200);
-    let health: Value = within(response.json()).await.unwrap();
+    let health: Value = with_deadline(response.json()).await.unwrap();
     assert_eq!(health["status"], "degraded");
     assert!(health["subsystems"]["llm_provider"].as_str().unwrap().contains("LLM_PROVIDER is not set"));
     assert_eq!(health["subsystems"]["database"], "ok");
@@ -38,7 +38,7 @@ async fn an_engine_without_a_provider_is_degraded_and_says_what_to_set() {
 
 #[tokio::test]
 async fn every_route_but_health_is_closed_without_the_right_key() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let mut routes = 0;
     for (path, item) in &document().paths.paths {
         let methods = serde_json::to_value(item).unwrap();
@@ -46,15 +46,15 @@ async fn every_route_but_health_is_closed_without_the_right_key() {
             routes += 1;
             for key in [None, Some(""), Some("sk-svc-wrong"), Some("sk-svc-righ"), Some("SK-SVC-RIGHT")] {
                 // A wrong body behind a wrong key: the key is looked at first.
-                let mut request = app.keyless(&method.to_uppercase(), path).body("{");
+                let mut request = app.request_without_key(&method.to_uppercase(), path).body("{");
                 if let Some(key) = key {
                     request = request.header("X-Engine-Key", key);
                 }
-                let response = within(request.send()).await.unwrap();
+                let response = with_deadline(request.send()).await.unwrap();
                 if path == "/rpc" {
-                    flat(response, 401, "INVALID_ENGINE_KEY").await;
+                    expect_rpc_error(response, 401, "INVALID_ENGINE_KEY").await;
                 } else {
-                    refusal(response, 401, "INVALID_ENGINE_KEY").await;
+                    expect_error(response, 401, "INVALID_ENGINE_KEY").await;
                 }
             }
         }
@@ -65,7 +65,7 @@ async fn every_route_but_health_is_closed_without_the_right_key() {
 
 #[tokio::test]
 async fn a_wrong_field_is_refused_by_name() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let long = "x".repeat(1_025);
     for (field, value) in [
         ("message", None),
@@ -95,48 +95,48 @@ async fn a_wrong_field_is_refused_by_name() {
             Some(value) => body[field] = value.clone(),
             None => drop(body.as_object_mut().unwrap().remove(field)),
         }
-        let message = refusal(app.post(body.to_string()).await, 400, "INVALID_REQUEST").await;
+        let message = expect_error(app.post_execute(body.to_string()).await, 400, "INVALID_REQUEST").await;
         assert!(message.contains(&format!("`{field}")), "{value:?}: {message}");
     }
     // Nothing of this began anything.
-    refusal(app.replay("").await, 404, "TASK_NOT_FOUND").await;
+    expect_error(app.replay("").await, 404, "TASK_NOT_FOUND").await;
     app.stop().await;
 }
 
 #[tokio::test]
 async fn a_body_that_is_no_json_object_is_refused() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     for body in ["", "{", "[]", "null", "\"a\"", "{\"message\": \"a\", \"task_id\": \"t\"} x", "\u{0}"] {
-        refusal(app.post(body).await, 400, "INVALID_REQUEST").await;
+        expect_error(app.post_execute(body).await, 400, "INVALID_REQUEST").await;
     }
     let not_utf8 = b"{\"message\": \"\xff\", \"task_id\": \"t\"}".to_vec();
-    refusal(app.post(not_utf8).await, 400, "INVALID_REQUEST").await;
-    refusal(app.post(vec![b' '; MAX_BODY + 1]).await, 413, "PAYLOAD_TOO_LARGE").await;
+    expect_error(app.post_execute(not_utf8).await, 400, "INVALID_REQUEST").await;
+    expect_error(app.post_execute(vec![b' '; MAX_BODY_BYTES + 1]).await, 413, "PAYLOAD_TOO_LARGE").await;
     app.stop().await;
 }
 
 #[tokio::test]
 async fn optional_fields_may_be_null_and_unknown_ones_are_ignored() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let body = json!({
         "message": "hi", "task_id": "t", "media": null, "direct": null, "edit_message_id": null,
         "retry_message_id": null, "max_turns": null, "super_thinking": null, "colour": "red",
     });
-    let first = events(app.post(body.to_string()).await).await;
+    let first = events(app.post_execute(body.to_string()).await).await;
     assert_eq!(first.last().unwrap().data["text"], "hi");
     let body = json!({
         "message": "hi", "task_id": "t", "media": [], "direct": true, "max_turns": i64::MAX,
         "super_thinking": true,
     });
-    assert_eq!(events(app.post(body.to_string()).await).await.last().unwrap().data["text"], "hi");
+    assert_eq!(events(app.post_execute(body.to_string()).await).await.last().unwrap().data["text"], "hi");
     app.stop().await;
 }
 
 #[tokio::test]
 async fn any_task_id_is_taken_that_is_text() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     for task in ["a/b?c&d=é", "\n\u{0}\u{1F600}", " ", "..", &"x".repeat(1_024)] {
-        let said = app.say(task, "hi").await;
+        let said = app.run_turn(task, "hi").await;
         assert_eq!(said[0].data["task_id"], task);
         let encoded: Vec<String> = task.bytes().map(|byte| format!("%{byte:02X}")).collect();
         assert_eq!(events(app.replay(&format!("?task_id={}", encoded.concat())).await).await, said);
@@ -146,38 +146,38 @@ async fn any_task_id_is_taken_that_is_text() {
 
 #[tokio::test]
 async fn unknown_paths_and_methods_are_refused_in_the_envelope() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     for path in ["/", "/nowhere", "/execute/", "/health/x", "/Execute"] {
-        let response = within(app.request("GET", path).send()).await.unwrap();
-        refusal(response, 404, "NOT_FOUND").await;
+        let response = with_deadline(app.request("GET", path).send()).await.unwrap();
+        expect_error(response, 404, "NOT_FOUND").await;
     }
     for (method, path, allow) in [
         ("GET", "/execute", "POST"),
         ("POST", "/health", "GET,HEAD"),
         ("DELETE", "/execute/replay", "GET,HEAD"),
     ] {
-        let response = within(app.request(method, path).send()).await.unwrap();
+        let response = with_deadline(app.request(method, path).send()).await.unwrap();
         assert_eq!(response.headers()["allow"], allow, "{method} {path}");
-        refusal(response, 405, "METHOD_NOT_ALLOWED").await;
+        expect_error(response, 405, "METHOD_NOT_ALLOWED").await;
     }
     app.stop().await;
 }
 
 #[tokio::test]
 async fn a_second_turn_on_a_busy_task_is_refused_and_a_stopping_engine_refuses_all() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let gate = Gate::new();
-    app.provider.enqueue(Reply::of_text("slow").hold(0, &gate));
+    app.provider.enqueue(Reply::from_text("slow").hold(0, &gate));
     let body = json!({"message": "hi", "task_id": "t"}).to_string();
-    let running = app.post(body.clone()).await;
+    let running = app.post_execute(body.clone()).await;
     assert_eq!(running.status(), 200);
     gate.reached().await;
-    refusal(app.post(body.clone()).await, 409, "TASK_BUSY").await;
+    expect_error(app.post_execute(body.clone()).await, 409, "TASK_BUSY").await;
 
-    within(app.agent.stop(std::time::Duration::from_secs(5))).await;
-    let response = app.post(body).await;
+    with_deadline(app.agent.stop(std::time::Duration::from_secs(5))).await;
+    let response = app.post_execute(body).await;
     assert_eq!(response.headers()["retry-after"], "1");
-    refusal(response, 503, "SHUTTING_DOWN").await;
+    expect_error(response, 503, "SHUTTING_DOWN").await;
     // The stream that was open has ended, in good order and without an end of its turn.
     assert!(events(running).await.iter().all(|event| !event.event().ends_turn()));
     app.stop().await;
@@ -185,21 +185,21 @@ async fn a_second_turn_on_a_busy_task_is_refused_and_a_stopping_engine_refuses_a
 
 #[tokio::test]
 async fn the_document_describes_the_routes() {
-    let app = App::start().await;
-    let response = within(app.request("GET", "/openapi.json").send()).await.unwrap();
+    let app = TestApp::start().await;
+    let response = with_deadline(app.request("GET", "/openapi.json").send()).await.unwrap();
     assert_eq!(response.status(), 200);
-    let served: Value = within(response.json()).await.unwrap();
+    let served: Value = with_deadline(response.json()).await.unwrap();
     assert_eq!(served, serde_json::to_value(document()).unwrap());
     let key = served["components"]["securitySchemes"]["engine_key"].clone();
     assert_eq!(key, json!({"type": "apiKey", "in": "header", "name": "X-Engine-Key"}));
-    assert!(!served.to_string().contains(KEY));
+    assert!(!served.to_string().contains(ENGINE_KEY));
     insta::assert_json_snapshot!("openapi", served);
     app.stop().await;
 }
 
 #[tokio::test]
 async fn a_large_request_that_comes_slowly_holds_up_no_other_one() {
-    let app = App::start().await;
+    let app = TestApp::start().await;
     let large = |task: &str| {
         let whole = json!({"task_id": task, "message": "hi", "unknown": "x".repeat(2 << 20)}).to_string();
         let (begin, end) = whole.split_at(1 << 20);
@@ -214,21 +214,22 @@ async fn a_large_request_that_comes_slowly_holds_up_no_other_one() {
     }));
     let slow = app.request("POST", "/execute").body(reqwest::Body::wrap_stream(pieces));
     let slow = tokio::spawn(slow.send());
-    let is_held = || app.agent.memory().reserve(MemoryUse::Requests, usize::MAX).now_or_never().is_none();
-    within(async {
-        while !is_held() {
+    let has_running_turn =
+        || app.agent.memory_budget().reserve(MemoryUse::Requests, usize::MAX).now_or_never().is_none();
+    with_deadline(async {
+        while !has_running_turn() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     })
     .await;
     let pieces = futures::stream::iter(large("quick").map(ok));
-    let quick = events(app.post(reqwest::Body::wrap_stream(pieces)).await).await;
+    let quick = events(app.post_execute(reqwest::Body::wrap_stream(pieces)).await).await;
     assert_eq!(quick.last().unwrap().data["text"], "hi");
     release.send(()).unwrap();
-    let slow = events(within(slow).await.unwrap().unwrap()).await;
+    let slow = events(with_deadline(slow).await.unwrap().unwrap()).await;
     assert_eq!(slow.last().unwrap().data["text"], "hi");
-    within(async {
-        while is_held() {
+    with_deadline(async {
+        while has_running_turn() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     })

@@ -11,7 +11,7 @@ use contract::transfer::{ImportMemory, Imported};
 use futures::Stream;
 use service::http::{ApiError, Query};
 
-use super::State;
+use super::AppState;
 use super::auth::Authenticated;
 use crate::agent::{AgentError, Export};
 
@@ -30,7 +30,7 @@ use crate::agent::{AgentError, Export};
 )]
 pub(super) async fn export(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<Response, ApiError> {
     let mut export = shared.agent.export()?;
     // A brain that cannot be read is told before the answer begins.
@@ -44,11 +44,11 @@ pub(super) async fn export(
         (header::CACHE_CONTROL, "no-store"),
         (header::CONTENT_DISPOSITION, "attachment; filename=\"memory.json\""),
     ];
-    Ok((headers, Body::from_stream(pieces(first, export))).into_response())
+    Ok((headers, Body::from_stream(export_chunks(first, export))).into_response())
 }
 
 /// The pieces of a document from the first one on.
-fn pieces(first: Bytes, export: Export) -> impl Stream<Item = Result<Bytes, io::Error>> {
+fn export_chunks(first: Bytes, export: Export) -> impl Stream<Item = Result<Bytes, io::Error>> {
     futures::stream::unfold((Some(first), export), |(first, mut export)| async move {
         let piece = match first {
             Some(first) => Ok(first),
@@ -78,7 +78,7 @@ fn pieces(first: Bytes, export: Export) -> impl Stream<Item = Result<Bytes, io::
 )]
 pub(super) async fn import(
     _: Authenticated,
-    Extract(State(shared)): Extract<State>,
+    Extract(AppState(shared)): Extract<AppState>,
     Query(ImportMemory { mode }): Query<ImportMemory>,
     body: Body,
 ) -> Result<axum::Json<Imported>, ApiError> {

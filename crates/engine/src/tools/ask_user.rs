@@ -4,15 +4,15 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep, parse};
-use crate::models::ToolSpec;
+use super::{Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep, parse_input};
+use crate::llm::ToolSpec;
 
 /// The longest question, in bytes.
-const MAX_QUESTION: usize = 4_000;
+const MAX_QUESTION_BYTES: usize = 4_000;
 /// How many answers there may be to choose from.
 const MAX_OPTIONS: usize = 20;
 /// The longest of them, in bytes.
-const MAX_OPTION: usize = 200;
+const MAX_OPTION_BYTES: usize = 200;
 
 /// See the module.
 pub(crate) const NAME: &str = "ask_user";
@@ -20,7 +20,7 @@ pub(crate) const NAME: &str = "ask_user";
 pub(super) struct AskUser;
 
 #[derive(Deserialize)]
-struct Input {
+struct AskUserInput {
     question: String,
     options: Option<Vec<String>>,
 }
@@ -61,7 +61,7 @@ impl Tool for AskUser {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let question = question(parse(invocation.input)?)?;
+            let question = validate_question(parse_input(invocation.input)?)?;
             Ok(match invocation.answers.into_iter().next_back() {
                 None => ToolStep::Ask(question),
                 Some(given) => ToolStep::Done(ToolOutput { text: given.answer, ..ToolOutput::default() }),
@@ -70,15 +70,17 @@ impl Tool for AskUser {
     }
 }
 
-fn question(Input { question, options }: Input) -> Result<Question, ToolError> {
-    if question.trim().is_empty() || question.len() > MAX_QUESTION {
-        return Err(ToolError(format!("`question` must be 1 to {MAX_QUESTION} bytes long and not blank")));
+fn validate_question(AskUserInput { question, options }: AskUserInput) -> Result<Question, ToolError> {
+    if question.trim().is_empty() || question.len() > MAX_QUESTION_BYTES {
+        return Err(ToolError(format!(
+            "`question` must be 1 to {MAX_QUESTION_BYTES} bytes long and not blank"
+        )));
     }
     // A choice of nothing is a free answer.
     let options = options.filter(|options| !options.is_empty());
     for option in options.iter().flatten() {
-        if option.is_empty() || option.len() > MAX_OPTION {
-            return Err(ToolError(format!("each of `options` must be 1 to {MAX_OPTION} bytes long")));
+        if option.is_empty() || option.len() > MAX_OPTION_BYTES {
+            return Err(ToolError(format!("each of `options` must be 1 to {MAX_OPTION_BYTES} bytes long")));
         }
     }
     if options.as_ref().is_some_and(|options| options.len() > MAX_OPTIONS) {
@@ -94,10 +96,10 @@ mod tests {
     use contract::CallId;
 
     use super::*;
-    use crate::tools::PersonsAnswer;
+    use crate::tools::HumanAnswer;
 
     async fn run(input: Value, answers: &[&str]) -> Result<ToolStep, ToolError> {
-        let answers = answers.iter().map(|answer| PersonsAnswer { answer: (*answer).into() }).collect();
+        let answers = answers.iter().map(|answer| HumanAnswer { answer: (*answer).into() }).collect();
         AskUser.run(Invocation { call_id: CallId::new(), task: None, input, answers }).await
     }
 
@@ -119,8 +121,8 @@ mod tests {
 
     #[tokio::test]
     async fn bounds_are_kept() {
-        let longest = json!({"question": "q".repeat(4_000), "options": vec!["o".repeat(200); 20]});
-        assert!(matches!(run(longest, &[]).await, Ok(ToolStep::Ask(_))));
+        let longest_prefix = json!({"question": "q".repeat(4_000), "options": vec!["o".repeat(200); 20]});
+        assert!(matches!(run(longest_prefix, &[]).await, Ok(ToolStep::Ask(_))));
         for (input, why) in [
             (json!({}), "missing field `question`"),
             (json!({"question": 1}), "invalid type"),

@@ -7,29 +7,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use leash::{Command, Ended, Limits};
+use leash::{Command, ExitStatus, Limits};
 use serde_json::Value;
 
-use super::program::{Outcome, Programs, Ran, Stderr};
-use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave};
+use super::process::{ProcessOutcome, ProcessOutput, ProcessRunner, StderrMode};
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, approval};
 use crate::catalog::CatalogTool;
 use crate::fingerprint;
-use crate::models::ToolSpec;
+use crate::llm::ToolSpec;
 
 /// How long a call may take.
-pub(super) const TIME: Duration = Duration::from_mins(2);
+pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// See the module.
 pub(super) struct CommandTool {
     tool: Arc<CatalogTool>,
     command: Vec<String>,
-    programs: Programs,
+    runner: ProcessRunner,
 }
 
 impl CommandTool {
     /// The tool, which runs `command`.
-    pub(super) fn new(tool: Arc<CatalogTool>, command: Vec<String>, programs: Programs) -> Self {
-        Self { tool, command, programs }
+    pub(super) fn new(tool: Arc<CatalogTool>, command: Vec<String>, programs: ProcessRunner) -> Self {
+        Self { tool, command, runner: programs }
     }
 
     async fn run_command(&self, invocation: Invocation) -> Result<ToolStep, ToolError> {
@@ -38,25 +38,25 @@ impl CommandTool {
             folder: PathBuf::from("."),
             env: Vec::new(),
             network: self.tool.network,
-            limits: Limits { time: Some(TIME), ..Limits::default() },
+            limits: Limits { time: Some(COMMAND_TIMEOUT), ..Limits::default() },
         };
         let input = invocation.input.to_string().into_bytes();
-        let ran = self.programs.run(invocation.call_id, command, input, Stderr::Apart).await?;
-        result(ran, TIME)
+        let commit_run = self.runner.run(invocation.call_id, command, input, StderrMode::Separate).await?;
+        tool_result(commit_run, COMMAND_TIMEOUT)
     }
 }
 
 /// What the model is told of a program whose result is its standard output.
-pub(super) fn result(ran: Ran, time: Duration) -> Result<ToolStep, ToolError> {
-    let Ran { ended, output, aside } = ran;
-    let how = match ended.broken_off(time) {
+pub(super) fn tool_result(commit_run: ProcessOutput, time: Duration) -> Result<ToolStep, ToolError> {
+    let ProcessOutput { outcome: ended, output, stderr_tail: aside } = commit_run;
+    let how = match ended.abort_reason(time) {
         Some(how) => how,
-        None if ended == Outcome::Ended(Ended::Exited(0)) => {
+        None if ended == ProcessOutcome::Ended(ExitStatus::Exited(0)) => {
             let text = if output.is_empty() { "(no output)".into() } else { output };
             return Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }));
         }
         None => match ended {
-            Outcome::Ended(Ended::Exited(code)) => format!("it failed with exit code {code}"),
+            ProcessOutcome::Ended(ExitStatus::Exited(code)) => format!("it failed with exit code {code}"),
             _ => "it failed".into(),
         },
     };
@@ -91,13 +91,13 @@ impl Tool for CommandTool {
         let CatalogTool { description, input_schema, network, .. } = &*self.tool;
         let (schema, network, command) =
             (input_schema.to_string(), network.to_string(), self.command.join("\0"));
-        Some(fingerprint::of(&["command", description, &schema, &network, &command]))
+        Some(fingerprint::hash(&["command", description, &schema, &network, &command]))
     }
 
-    fn leave_for(&self, input: &Value) -> String {
-        let network = leave::network(self.tool.network);
+    fn approval_prompt(&self, input: &Value) -> String {
+        let network = approval::network_label(self.tool.network);
         let asked = format!("Run the tool `{}`, {network}, with this input?\n\n", self.tool.name);
-        asked + &leave::json(input)
+        asked + &approval::pretty_json(input)
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {

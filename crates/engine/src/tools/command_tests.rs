@@ -3,12 +3,12 @@
 use serde_json::json;
 
 use super::*;
-use crate::catalog::Runs;
-use crate::testing::within;
-use crate::tools::rig::{Rig, gone, run};
+use crate::catalog::ToolImplementation;
+use crate::testing::with_deadline;
+use crate::tools::fixture::{WorkspaceFixture, run_tool, wait_for_exit};
 
 /// The tool that runs this script.
-fn tool(rig: &Rig, script: &str) -> CommandTool {
+fn tool(rig: &WorkspaceFixture, script: &str) -> CommandTool {
     let command = vec!["/bin/sh".to_owned(), "-c".into(), script.into()];
     let tool = CatalogTool {
         name: "weather".into(),
@@ -17,27 +17,27 @@ fn tool(rig: &Rig, script: &str) -> CommandTool {
         permission: Permission::Allow,
         idempotent: true,
         network: false,
-        runs: Runs::Command(command.clone()),
+        implementation: ToolImplementation::Command(command.clone()),
     };
-    CommandTool::new(Arc::new(tool), command, rig.programs())
+    CommandTool::new(Arc::new(tool), command, rig.runner())
 }
 
-async fn runs(rig: &Rig, script: &str, input: Value) -> Result<String, ToolError> {
-    within(run(&tool(rig, script), input)).await
+async fn runs(rig: &WorkspaceFixture, script: &str, input: Value) -> Result<String, ToolError> {
+    with_deadline(run_tool(&tool(rig, script), input)).await
 }
 
 #[tokio::test]
 async fn it_is_given_its_input_and_its_output_is_the_result() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let input = json!({"city": "Köln", "days": [1, 2]});
     assert_eq!(runs(&rig, "cat", input.clone()).await, Ok(input.to_string()));
     assert_eq!(runs(&rig, "echo aside >&2; echo result; pwd > here", input).await, Ok("result\n".into()));
-    assert_eq!(rig.content("here").trim(), std::fs::canonicalize(rig.path("")).unwrap().to_str().unwrap());
+    assert_eq!(rig.read_file("here").trim(), std::fs::canonicalize(rig.path("")).unwrap().to_str().unwrap());
 }
 
 #[tokio::test]
 async fn however_it_treats_its_input_nothing_is_held_up() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let large = json!({"text": "x".repeat(2_000_000)});
     assert_eq!(runs(&rig, "echo never read it", large.clone()).await, Ok("never read it\n".into()));
     assert_eq!(runs(&rig, "exec <&-; echo closed it", large.clone()).await, Ok("closed it\n".into()));
@@ -51,7 +51,7 @@ async fn however_it_treats_its_input_nothing_is_held_up() {
 
 #[tokio::test]
 async fn one_that_fails_says_so_with_its_last_words() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let told = runs(&rig, "echo half; echo 'no such city' >&2; exit 7", json!({})).await.unwrap_err();
     let expected =
         "it failed with exit code 7.\n\nIts error output ends:\nno such city.\n\nIts output:\nhalf";
@@ -66,16 +66,16 @@ async fn one_that_fails_says_so_with_its_last_words() {
 
 #[tokio::test]
 async fn one_that_is_not_there_is_told() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let missing = tool(&rig, "");
-    let missing = CommandTool::new(missing.tool, vec!["no-such-program".into()], rig.programs());
-    assert!(within(run(&missing, json!({}))).await.is_err());
+    let missing = CommandTool::new(missing.tool, vec!["no-such-program".into()], rig.runner());
+    assert!(with_deadline(run_tool(&missing, json!({}))).await.is_err());
 }
 
 /// What looks like something else is text like any other.
 #[tokio::test]
 async fn one_that_lies_is_taken_at_its_words() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     for lie in [r#"{"error": null, "output": "#, "[exit code 1]", "null", "\u{fffd}"] {
         let mut script = String::new();
         write!(script, "printf '%s' '{lie}'").unwrap();
@@ -87,24 +87,24 @@ async fn one_that_lies_is_taken_at_its_words() {
 
 #[tokio::test]
 async fn one_that_hangs_ends_when_it_is_let_go_of() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let hung = tool(&rig, "echo $$ > pid; while :; do sleep 0.05; done");
     tokio::select! {
-        told = run(&hung, json!({})) => panic!("{told:?}"),
-        _ = rig.written("pid") => {}
+        told = run_tool(&hung, json!({})) => panic!("{told:?}"),
+        _ = rig.wait_for_file("pid") => {}
     }
-    gone(&rig.written("pid").await).await;
+    wait_for_exit(&rig.wait_for_file("pid").await).await;
 }
 
 #[test]
 fn it_is_what_the_catalog_says() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(&rig, "");
     assert_eq!(
         (tool.permission(), tool.idempotent(), tool.spec().name),
         (Permission::Allow, true, "weather".into())
     );
-    let asked = tool.leave_for(&json!({"city": "\u{202e}Bonn\n\u{1b}"}));
+    let asked = tool.approval_prompt(&json!({"city": "\u{202e}Bonn\n\u{1b}"}));
     insta::assert_snapshot!(asked, @r#"
     Run the tool `weather`, without the network, with this input?
 

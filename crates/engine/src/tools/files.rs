@@ -18,33 +18,33 @@ use super::{ToolError, ToolOutput, ToolStep, spill};
 use crate::threads::{FILE_THREADS, Lane};
 
 /// A folder that is only passed through.
-const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::PATH);
+const FOLDER_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::PATH);
 /// What a file is read with. NONBLOCK: a pipe without a writer would be waited for.
-const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
+const READ_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 /// What a file made here may be used for, as far as the process's mask lets it.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
 /// The same for a folder.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
 /// The part of a mode that a replaced file hands on. The set-user-id bits are none of it: as for any write,
 /// they speak for the content that was.
-const KEPT_MODE: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
+const PRESERVED_MODE: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
 /// What the name of a file that will replace another begins with.
-const TEMPORARY_START: &str = ".writing-";
+const TEMPORARY_PREFIX: &str = ".writing-";
 /// And what it ends with.
-const TEMPORARY_END: &str = ".tmp";
+const TEMPORARY_SUFFIX: &str = ".tmp";
 
 /// The folder that the file tools work in.
 #[derive(Clone)]
 pub(super) struct Workspace {
     root: PathBuf,
     /// Held while a file is changed: of two edits at once, one would undo the other.
-    changing: Arc<Mutex<()>>,
+    write_lock: Arc<Mutex<()>>,
     /// Where files are read and written: a disk may hang.
     lane: Lane,
 }
 
 /// Where a file of the workspace is, or will be.
-pub(super) struct Place<'a> {
+pub(super) struct FileLocation<'a> {
     folder: OwnedFd,
     name: &'a str,
     /// As the model wrote it, for what it is told.
@@ -53,29 +53,29 @@ pub(super) struct Place<'a> {
 
 impl Workspace {
     pub(super) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), changing: Arc::default(), lane: Lane::of(FILE_THREADS) }
+        Self { root: root.to_owned(), write_lock: Arc::default(), lane: Lane::new(FILE_THREADS) }
     }
 
     /// Opens `path` to read it.
     pub(super) fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, ToolError> {
-        open_beneath(&self.root()?, path, READ | flags).map_err(|error| cannot_open(path, error))
+        open_beneath(&self.open_root()?, path, READ_FLAGS | flags).map_err(|error| cannot_open(path, error))
     }
 
     /// The place of `path`, in a folder that must be there.
-    pub(super) fn place<'a>(&self, path: &'a str) -> Result<Place<'a>, ToolError> {
-        self.place_in(path, |root, folder| open_beneath(root, folder, FOLDER))
+    pub(super) fn locate<'a>(&self, path: &'a str) -> Result<FileLocation<'a>, ToolError> {
+        self.locate_with(path, |root, folder| open_beneath(root, folder, FOLDER_FLAGS))
     }
 
     /// The place of `path`, in a folder that is made where it is missing.
-    pub(super) fn new_place<'a>(&self, path: &'a str) -> Result<Place<'a>, ToolError> {
-        self.place_in(path, make_folder)
+    pub(super) fn locate_creating_folders<'a>(&self, path: &'a str) -> Result<FileLocation<'a>, ToolError> {
+        self.locate_with(path, make_folder)
     }
 
-    fn place_in<'a>(
+    fn locate_with<'a>(
         &self,
         path: &'a str,
         open: fn(&OwnedFd, &str) -> Result<OwnedFd, Errno>,
-    ) -> Result<Place<'a>, ToolError> {
+    ) -> Result<FileLocation<'a>, ToolError> {
         if path.starts_with('/') {
             return Err(cannot_open(path, Errno::XDEV));
         }
@@ -83,26 +83,26 @@ impl Workspace {
         if matches!(name, "" | "." | "..") {
             return Err(ToolError(format!("`{path}` does not name a file")));
         }
-        let folder = open(&self.root()?, folder).map_err(|error| cannot_open(path, error))?;
-        Ok(Place { folder, name, path })
+        let folder = open(&self.open_root()?, folder).map_err(|error| cannot_open(path, error))?;
+        Ok(FileLocation { folder, name, path })
     }
 
     /// Whether `path` leads to nothing, its folder perhaps included.
     pub(super) fn is_missing(&self, path: &str) -> bool {
-        self.root().is_ok_and(|root| open_beneath(&root, path, FOLDER).err() == Some(Errno::NOENT))
+        self.open_root().is_ok_and(|root| open_beneath(&root, path, FOLDER_FLAGS).err() == Some(Errno::NOENT))
     }
 
-    fn root(&self) -> Result<OwnedFd, ToolError> {
+    fn open_root(&self) -> Result<OwnedFd, ToolError> {
         let unusable = |error: io::Error| ToolError(format!("the workspace cannot be used: {error}"));
         std::fs::create_dir_all(&self.root).map_err(unusable)?;
-        rustix::fs::open(&self.root, FOLDER | OFlags::CLOEXEC, Mode::empty())
+        rustix::fs::open(&self.root, FOLDER_FLAGS | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| unusable(error.into()))
     }
 
     /// Keeps other changes off until it is dropped.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
         // Nothing is left half done by a panic: a file is replaced whole or not at all.
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.write_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Where files are read and written.
@@ -111,7 +111,7 @@ impl Workspace {
     }
 
     /// Runs `work` where it may block.
-    pub(super) async fn blocking(
+    pub(super) async fn run_blocking(
         &self,
         work: impl FnOnce(Self) -> Result<String, ToolError> + Send + 'static,
     ) -> Result<ToolStep, ToolError> {
@@ -122,11 +122,11 @@ impl Workspace {
     }
 }
 
-impl Place<'_> {
+impl FileLocation<'_> {
     /// The file's whole content, if that is at most `max` bytes of text.
     pub(super) fn read(&self, max: u64) -> Result<String, ToolError> {
-        self.mode()?;
-        let opened = open_beneath(&self.folder, self.name, READ | OFlags::NOFOLLOW);
+        self.existing_mode()?;
+        let opened = open_beneath(&self.folder, self.name, READ_FLAGS | OFlags::NOFOLLOW);
         let file = File::from(opened.map_err(|error| cannot_open(self.path, error))?);
         if !file.metadata().map_err(|error| cannot_read(self.path, &error))?.is_file() {
             return Err(not_a_file(self.path));
@@ -144,18 +144,18 @@ impl Place<'_> {
 
     /// Whether there is something.
     pub(super) fn exists(&self) -> Result<bool, ToolError> {
-        self.mode().map(|mode| mode.is_some())
+        self.existing_mode().map(|mode| mode.is_some())
     }
 
     /// Replaces the file, or makes it. Who reads it sees the old content or the new, never a part.
     pub(super) fn replace(&self, content: &str) -> Result<(), ToolError> {
-        let mode = self.mode()?;
+        let mode = self.existing_mode()?;
         let failed = |error: io::Error| ToolError(format!("`{}` cannot be written: {error}", self.path));
         let temporary = temporary_name();
         let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.folder, &temporary, create, FILE_MODE)
             .map_err(|error| failed(error.into()))?;
-        self.fill(file.into(), &temporary, content, mode).map_err(|error| {
+        self.write_and_rename(file.into(), &temporary, content, mode).map_err(|error| {
             // One that cannot be removed is as harmless as one that a crash leaves.
             let _ = rustix::fs::unlinkat(&self.folder, &temporary, AtFlags::empty());
             failed(error)
@@ -202,7 +202,13 @@ impl Place<'_> {
     }
 
     /// Fills the temporary file and puts it where the file belongs.
-    fn fill(&self, mut file: File, temporary: &str, content: &str, mode: Option<Mode>) -> io::Result<()> {
+    fn write_and_rename(
+        &self,
+        mut file: File,
+        temporary: &str,
+        content: &str,
+        mode: Option<Mode>,
+    ) -> io::Result<()> {
         file.write_all(content.as_bytes())?;
         if let Some(mode) = mode {
             rustix::fs::fchmod(&file, mode)?;
@@ -213,14 +219,14 @@ impl Place<'_> {
     }
 
     /// The mode of the file that is there, if one is. Anything that is not a file is refused.
-    fn mode(&self) -> Result<Option<Mode>, ToolError> {
+    fn existing_mode(&self) -> Result<Option<Mode>, ToolError> {
         let stat = match rustix::fs::statat(&self.folder, self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(None),
             Err(error) => return Err(cannot_open(self.path, error)),
         };
         match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Ok(Some(Mode::from_raw_mode(stat.st_mode) & KEPT_MODE)),
+            FileType::RegularFile => Ok(Some(Mode::from_raw_mode(stat.st_mode) & PRESERVED_MODE)),
             // To replace it would cut the link, to follow it would change a file that the call does not name.
             FileType::Symlink => Err(ToolError(format!("`{}` is a symbolic link", self.path))),
             _ => Err(not_a_file(self.path)),
@@ -238,7 +244,7 @@ fn open_beneath(folder: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd,
 /// in an opened folder, and opened beneath that. As deep as the longest path that the kernel takes.
 fn make_folder(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
     let path = path.trim_end_matches('/');
-    match open_beneath(root, path, FOLDER) {
+    match open_beneath(root, path, FOLDER_FLAGS) {
         Err(Errno::NOENT) => {}
         opened => return opened,
     }
@@ -246,11 +252,11 @@ fn make_folder(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
         // It would make a folder only to leave it again.
         Some((_, "..")) => return Err(Errno::NOENT),
         Some((parent, name)) => (make_folder(root, parent)?, name),
-        None => (open_beneath(root, ".", FOLDER)?, path),
+        None => (open_beneath(root, ".", FOLDER_FLAGS)?, path),
     };
     match rustix::fs::mkdirat(&parent, name, FOLDER_MODE) {
         // Two writers may make it at once.
-        Ok(()) | Err(Errno::EXIST) => open_beneath(parent, name, FOLDER),
+        Ok(()) | Err(Errno::EXIST) => open_beneath(parent, name, FOLDER_FLAGS),
         Err(error) => Err(error),
     }
 }
@@ -258,17 +264,19 @@ fn make_folder(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
 /// The name of a file that will replace another. It does not hold the other's name, which may be as long as
 /// names can be.
 fn temporary_name() -> String {
-    format!("{TEMPORARY_START}{}{TEMPORARY_END}", Uuid::now_v7().simple())
+    format!("{TEMPORARY_PREFIX}{}{TEMPORARY_SUFFIX}", Uuid::now_v7().simple())
 }
 
 /// Whether a file of this name is one that a crash left behind.
 pub(super) fn is_temporary(name: &str) -> bool {
-    name.starts_with(TEMPORARY_START) && name.ends_with(TEMPORARY_END)
+    name.starts_with(TEMPORARY_PREFIX) && name.ends_with(TEMPORARY_SUFFIX)
 }
 
 fn cannot_open(path: &str, error: Errno) -> ToolError {
     let why = match error {
-        Errno::NOENT => spill::why_gone(path).unwrap_or_else(|| "there is no such file or folder".to_owned()),
+        Errno::NOENT => {
+            spill::eviction_notice(path).unwrap_or_else(|| "there is no such file or folder".to_owned())
+        }
         Errno::XDEV | Errno::LOOP => "it leads out of the workspace".to_owned(),
         other => io::Error::from(other).to_string(),
     };

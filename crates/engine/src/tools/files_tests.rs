@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, RenameFlags};
 
 use super::*;
-use crate::tools::rig::Rig;
+use crate::tools::fixture::WorkspaceFixture;
 
 fn write(workspace: &Workspace, path: &str, content: &str) -> Result<(), ToolError> {
-    workspace.new_place(path)?.replace(content)
+    workspace.locate_creating_folders(path)?.replace(content)
 }
 
 #[test]
 fn a_file_is_made_with_its_folders() {
-    let rig = Rig::new();
-    rig.put_link("inner", "a/b");
+    let rig = WorkspaceFixture::new();
+    rig.create_symlink("inner", "a/b");
     for (path, real) in [
         ("top", "top"),
         ("a/b/c/new", "a/b/c/new"),
@@ -29,27 +29,27 @@ fn a_file_is_made_with_its_folders() {
         ("g/./new", "g/new"),
     ] {
         write(&rig.workspace, path, path).unwrap();
-        assert_eq!(rig.content(real), path);
+        assert_eq!(rig.read_file(real), path);
     }
-    assert_eq!(rig.names("."), ["a", "e", "g", "inner", "top"]);
+    assert_eq!(rig.list_names("."), ["a", "e", "g", "inner", "top"]);
 }
 
 #[test]
 fn the_workspace_itself_is_made() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     std::fs::remove_dir(rig.path("")).unwrap();
     write(&rig.workspace, "a", "1").unwrap();
-    assert_eq!(rig.content("a"), "1");
+    assert_eq!(rig.read_file("a"), "1");
 }
 
 #[test]
 fn nothing_outside_is_changed() {
-    let rig = Rig::new();
-    for path in rig.ways_out() {
+    let rig = WorkspaceFixture::new();
+    for path in rig.escape_paths() {
         for path in [path.clone(), path.replace("secret", "new"), path.replace("secret", "new/new")] {
             let refused = write(&rig.workspace, &path, "x").unwrap_err();
             assert!(refused.0.contains("leads out of the workspace"), "{path}: {refused}");
-            let refused = rig.workspace.place(&path).map(|place| place.read(99)).unwrap_err();
+            let refused = rig.workspace.locate(&path).map(|place| place.read(99)).unwrap_err();
             assert!(refused.0.contains("leads out of the workspace"), "{path}: {refused}");
         }
     }
@@ -57,13 +57,13 @@ fn nothing_outside_is_changed() {
     for path in ["new/../../secret", "new/../new", "new/../../new/new"] {
         assert!(write(&rig.workspace, path, "x").unwrap_err().0.contains("no such file or folder"), "{path}");
     }
-    rig.check_outside();
-    assert_eq!(rig.names("."), ["absolute", "root", "sub"]);
+    rig.assert_outside_unchanged();
+    assert_eq!(rig.list_names("."), ["absolute", "root", "sub"]);
 }
 
 #[test]
 fn links_of_the_kernel_lead_nowhere() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let opened = File::open(rig.path(".")).unwrap();
     let descriptor = opened.as_raw_fd();
     let process = Workspace::new(Path::new("/proc/self"));
@@ -71,12 +71,12 @@ fn links_of_the_kernel_lead_nowhere() {
         let refused = write(&process, &path, "x").unwrap_err();
         assert!(refused.0.contains("leads out of the workspace"), "{path}: {refused}");
     }
-    assert!(rig.names(".").is_empty());
-    rig.check_outside();
+    assert!(rig.list_names(".").is_empty());
+    rig.assert_outside_unchanged();
 }
 
 /// Writes `path` again and again while `one` and `other` change places all the time, and gives the refusals.
-fn refusals_while_swapping(rig: &Rig, one: &str, other: &str, path: &str) -> Vec<ToolError> {
+fn refusals_while_swapping(rig: &WorkspaceFixture, one: &str, other: &str, path: &str) -> Vec<ToolError> {
     let (one, other, done) = (rig.path(one), rig.path(other), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -92,49 +92,49 @@ fn refusals_while_swapping(rig: &Rig, one: &str, other: &str, path: &str) -> Vec
 
 #[test]
 fn a_parent_swapped_for_a_link_leads_nowhere() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     std::fs::create_dir(rig.path("sub")).unwrap();
-    rig.put_link("link", "..");
+    rig.create_symlink("link", "..");
     for refused in refusals_while_swapping(&rig, "sub", "link", "sub/secret") {
         assert!(refused.0.contains("leads out of the workspace"), "{refused}");
     }
-    rig.check_outside();
+    rig.assert_outside_unchanged();
 }
 
 #[test]
 fn a_file_swapped_for_a_folder_is_not_replaced() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     std::fs::create_dir(rig.path("folder")).unwrap();
-    rig.put("file", "old");
+    rig.write_file("file", "old");
     for refused in refusals_while_swapping(&rig, "file", "folder", "file") {
         assert!(refused.0.contains("is not a file") || refused.0.contains("Is a directory"), "{refused}");
     }
     // What was begun for a replacement that failed is gone.
-    assert_eq!(rig.names("."), ["file", "folder"]);
+    assert_eq!(rig.list_names("."), ["file", "folder"]);
 }
 
 #[test]
 fn a_place_stays_in_its_folder() {
-    let rig = Rig::new();
-    rig.put("sub/notes", "old");
-    let place = rig.workspace.place("sub/notes").unwrap();
+    let rig = WorkspaceFixture::new();
+    rig.write_file("sub/notes", "old");
+    let place = rig.workspace.locate("sub/notes").unwrap();
     std::fs::rename(rig.path("sub"), rig.path("moved")).unwrap();
-    rig.put_link("sub", "..");
+    rig.create_symlink("sub", "..");
     place.replace("new").unwrap();
-    assert_eq!(rig.content("moved/notes"), "new");
-    rig.check_outside();
+    assert_eq!(rig.read_file("moved/notes"), "new");
+    rig.assert_outside_unchanged();
 }
 
 #[test]
 fn only_files_are_replaced() {
-    let rig = Rig::new();
-    rig.put("folder/kept", "");
-    rig.put_pipe("pipe");
-    rig.put("file", "");
-    rig.put_link("link", "file");
-    rig.put_link("dangling", "../new");
+    let rig = WorkspaceFixture::new();
+    rig.write_file("folder/kept", "");
+    rig.create_fifo("pipe");
+    rig.write_file("file", "");
+    rig.create_symlink("link", "file");
+    rig.create_symlink("dangling", "../new");
     let _socket = UnixListener::bind(rig.path("socket")).unwrap();
-    let before = rig.names(".");
+    let before = rig.list_names(".");
     for (path, why) in [
         ("folder", "is not a file"),
         ("pipe", "is not a file"),
@@ -155,47 +155,47 @@ fn only_files_are_replaced() {
     ] {
         let refused = write(&rig.workspace, path, "x").unwrap_err();
         assert!(refused.0.contains(why), "{path}: {refused}");
-        assert!(rig.workspace.place(path).and_then(|place| place.read(99)).is_err(), "{path}");
+        assert!(rig.workspace.locate(path).and_then(|place| place.read(99)).is_err(), "{path}");
     }
-    assert_eq!(rig.names("."), before);
-    rig.check_outside();
+    assert_eq!(rig.list_names("."), before);
+    rig.assert_outside_unchanged();
 }
 
 #[test]
 fn a_device_is_neither_read_nor_replaced() {
     let devices = Workspace::new(Path::new("/dev"));
-    let place = devices.place("null").unwrap();
+    let place = devices.locate("null").unwrap();
     assert!(place.read(99).unwrap_err().0.contains("is not a file"));
     assert!(place.replace("x").unwrap_err().0.contains("is not a file"));
 }
 
 #[test]
 fn a_long_name_and_a_long_way_are_written() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let name = "n".repeat(255);
     write(&rig.workspace, &name, "long").unwrap();
-    assert_eq!(rig.content(&name), "long");
+    assert_eq!(rig.read_file(&name), "long");
     let deep = format!("{}n", "d/".repeat(200));
     write(&rig.workspace, &deep, "deep").unwrap();
-    assert_eq!(rig.workspace.place(&deep).unwrap().read(99), Ok("deep".into()));
+    assert_eq!(rig.workspace.locate(&deep).unwrap().read(99), Ok("deep".into()));
 }
 
 #[test]
 fn who_reads_the_old_file_keeps_it() {
-    let rig = Rig::new();
-    rig.put("notes", "old");
+    let rig = WorkspaceFixture::new();
+    rig.write_file("notes", "old");
     let mut reader = File::open(rig.path("notes")).unwrap();
     write(&rig.workspace, "notes", "new").unwrap();
     let mut read = String::new();
     reader.read_to_string(&mut read).unwrap();
-    assert_eq!((read.as_str(), rig.content("notes").as_str()), ("old", "new"));
-    assert_eq!(rig.names("."), ["notes"]);
+    assert_eq!((read.as_str(), rig.read_file("notes").as_str()), ("old", "new"));
+    assert_eq!(rig.list_names("."), ["notes"]);
 }
 
 #[test]
 fn a_replaced_file_keeps_its_mode() {
-    let rig = Rig::new();
-    rig.put("script", "old");
+    let rig = WorkspaceFixture::new();
+    rig.write_file("script", "old");
     for (before, after) in [(0o754, 0o754), (0o600, 0o600), (0o4777, 0o777)] {
         std::fs::set_permissions(rig.path("script"), Permissions::from_mode(before)).unwrap();
         write(&rig.workspace, "script", "new").unwrap();
@@ -206,14 +206,14 @@ fn a_replaced_file_keeps_its_mode() {
 
 #[test]
 fn only_short_text_is_read() {
-    let rig = Rig::new();
-    rig.put("ten", "0123456789");
-    rig.put("latin", b"gr\xfcn");
-    let read = |path, max| rig.workspace.place(path).unwrap().read(max);
+    let rig = WorkspaceFixture::new();
+    rig.write_file("ten", "0123456789");
+    rig.write_file("latin", b"gr\xfcn");
+    let read = |path, max| rig.workspace.locate(path).unwrap().read(max);
     assert_eq!(read("ten", 10), Ok("0123456789".into()));
     assert!(read("ten", 9).unwrap_err().0.contains("is over 9 bytes"));
     assert!(read("latin", 10).unwrap_err().0.contains("is not UTF-8 text"));
     assert!(read("nothing", 10).unwrap_err().0.contains("no such file"));
-    rig.put_link("link", "ten");
+    rig.create_symlink("link", "ten");
     assert!(read("link", 10).unwrap_err().0.contains("is a symbolic link"));
 }

@@ -6,9 +6,9 @@
 //! `git grep` trusts git with its options.
 
 /// What would say nothing of what runs: what a shell would read as more than one plain command, or expand.
-const SYNTAX: [char; 10] = [';', '&', '|', '<', '>', '$', '`', '(', ')', '\\'];
+const SHELL_SYNTAX: [char; 10] = [';', '&', '|', '<', '>', '$', '`', '(', ')', '\\'];
 /// Programs that run what their arguments say.
-const RUNNERS: [&str; 45] = [
+const COMMAND_RUNNERS: [&str; 45] = [
     "builtin",
     "bunx",
     "chroot",
@@ -57,7 +57,7 @@ const RUNNERS: [&str; 45] = [
 ];
 
 /// Second words by which a program runs what its arguments say.
-const RUN: [&str; 6] = ["run", "exec", "x", "dlx", "eval", "shell"];
+const RUN_SUBCOMMANDS: [&str; 6] = ["run", "exec", "x", "dlx", "eval", "shell"];
 
 /// The words of a command, as a shell takes them apart where nothing is quoted.
 fn words(command: &str) -> impl Iterator<Item = &str> {
@@ -68,7 +68,7 @@ fn words(command: &str) -> impl Iterator<Item = &str> {
 pub(crate) fn prefix_of(command: &str) -> &str {
     let command = command.trim();
     let second = words(command).nth(1);
-    match second.filter(|_| begins_plainly(command)) {
+    match second.filter(|_| has_plain_prefix(command)) {
         // Both are slices of the command.
         Some(second) => {
             let start = words(command).next().map_or(0, str::len);
@@ -95,14 +95,14 @@ fn covers(prefix: &str, command: &str) -> bool {
         return true;
     }
     let extends = || words(command).take(2).eq(words(prefix));
-    begins_plainly(prefix) && words(prefix).count() == 2 && begins_plainly(command) && extends()
+    has_plain_prefix(prefix) && words(prefix).count() == 2 && has_plain_prefix(command) && extends()
 }
 
 /// What a person is told that their `always` would cover.
-pub(crate) fn in_words(command: &str) -> String {
+pub(crate) fn describe_scope(command: &str) -> String {
     let prefix = prefix_of(command);
-    let covered = super::leave::excerpt(prefix, "", 200);
-    if begins_plainly(prefix) {
+    let covered = super::approval::excerpt(prefix, "", 200);
+    if has_plain_prefix(prefix) {
         format!("`always` would allow all commands that begin with `{covered}`.")
     } else {
         "`always` would allow exactly this command.".to_owned()
@@ -110,22 +110,22 @@ pub(crate) fn in_words(command: &str) -> String {
 }
 
 /// Whether the first two words of a command say what will run: a program and what it is to do.
-fn begins_plainly(command: &str) -> bool {
+fn has_plain_prefix(command: &str) -> bool {
     let mut both = words(command);
     let (Some(program), Some(second)) = (both.next(), both.next()) else { return false };
     let name = program.rsplit('/').next().unwrap_or(program);
     let plain = |word: &str| !word.contains(['"', '\'', '*', '?', '[', '{', '~', '#', '!']);
     // Other blanks part no words for a shell, and look as if they did.
     let blank = |character: char| character.is_whitespace() && character != ' ' && character != '\t';
-    !command.contains(SYNTAX)
+    !command.contains(SHELL_SYNTAX)
         && !command.contains(blank)
         // An assignment before the program changes what it does.
         && !program.contains('=')
         && plain(program)
         && plain(second)
         && !second.starts_with('-')
-        && !RUN.contains(&second)
-        && !RUNNERS.contains(&name)
+        && !RUN_SUBCOMMANDS.contains(&second)
+        && !COMMAND_RUNNERS.contains(&name)
 }
 
 #[cfg(test)]
@@ -186,7 +186,7 @@ mod tests {
         ] {
             assert_eq!(prefix_of(whole), whole);
             assert!(covers(whole, whole) && !covers(whole, &format!("{whole} more")), "{whole}");
-            assert_eq!(in_words(whole), "`always` would allow exactly this command.");
+            assert_eq!(describe_scope(whole), "`always` would allow exactly this command.");
         }
     }
 
@@ -199,7 +199,7 @@ mod tests {
             if covers(prefix, &other) && other.trim() != command.trim() {
                 let begins = |text: &str| text.split([' ', '\t']).filter(|word| !word.is_empty()).take(2).map(str::to_owned).collect::<Vec<_>>();
                 prop_assert_eq!(begins(&command), begins(&other));
-                prop_assert!(!other.contains(SYNTAX));
+                prop_assert!(!other.contains(SHELL_SYNTAX));
             }
         }
     }

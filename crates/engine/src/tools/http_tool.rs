@@ -14,36 +14,36 @@ use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION
 use reqwest::{Client, Method, Response, Url, redirect};
 use serde_json::Value;
 
-use super::web::{BodyError, chain, decode, media_type, read_large_body};
-use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave};
+use super::web::{BodyError, decode, error_chain, media_type, read_large_body};
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, approval};
+use crate::dns;
 use crate::fingerprint;
+use crate::llm::ToolSpec;
 use crate::memory_budget::MemoryBudget;
-use crate::models::ToolSpec;
-use crate::names;
 
 /// How long a server may take to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a call may take.
-const DEADLINE: Duration = Duration::from_mins(1);
+const CALL_TIMEOUT: Duration = Duration::from_mins(1);
 /// How much of an answer is read, in bytes.
-const MAX_BODY: usize = 5 * 1024 * 1024;
+const MAX_BODY_BYTES: usize = 5 * 1024 * 1024;
 /// How much of a refusal the model is shown, in characters.
-const MAX_REFUSAL: usize = 4_096;
+const MAX_ERROR_BODY_CHARS: usize = 4_096;
 /// How much of an input a person is shown, in characters.
-const MAX_SHOWN: usize = 4_096;
+const MAX_SHOWN_INPUT_CHARS: usize = 4_096;
 /// How many redirects within one server are followed.
 const MAX_REDIRECTS: usize = 5;
 
 /// Made at first use: an idle engine has neither connections nor TLS roots in memory.
 static CLIENT: LazyLock<Result<Client, String>> = LazyLock::new(|| {
-    let names = Arc::new(names::OF_SERVERS.clone());
+    let names = Arc::new(dns::SERVER_RESOLVER.clone());
     let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(names).referer(false);
-    client.redirect(redirect::Policy::custom(within_server)).build().map_err(|error| chain(&error))
+    client.redirect(redirect::Policy::custom(follow_same_origin)).build().map_err(|error| error_chain(&error))
 });
 
 /// Follows a redirect only to where the product sent the call: scheme, host and port. Elsewhere it would carry the
 /// tool's headers, and the user's data.
-fn within_server(attempt: redirect::Attempt<'_>) -> redirect::Action {
+fn follow_same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let same = attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
     if same && attempt.previous().len() <= MAX_REDIRECTS { attempt.follow() } else { attempt.stop() }
 }
@@ -59,7 +59,7 @@ pub struct HttpCall {
 /// Without what may hold a key: the headers, and all of the address but the server.
 impl fmt::Debug for HttpCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.method, self.server())
+        write!(f, "{} {}", self.method, self.origin())
     }
 }
 
@@ -81,16 +81,17 @@ impl HttpCall {
         if !url.username().is_empty() || url.password().is_some() {
             return Err("`url` must hold no user and password: put them into `headers`".into());
         }
-        let headers = headers.iter().map(|(name, value)| header(name, value)).collect::<Result<_, _>>()?;
+        let headers =
+            headers.iter().map(|(name, value)| parse_header(name, value)).collect::<Result<_, _>>()?;
         Ok(Self { method, url, headers })
     }
 
-    fn server(&self) -> String {
+    fn origin(&self) -> String {
         self.url.origin().ascii_serialization()
     }
 
     /// Whether what the model gives goes into the query: such calls have no body (RFC 9110, section 9.3.1).
-    fn takes_query(&self) -> bool {
+    fn sends_query(&self) -> bool {
         matches!(self.method, Method::GET | Method::HEAD)
     }
 
@@ -98,7 +99,7 @@ impl HttpCall {
         let client = CLIENT.as_ref().map_err(|reason| ToolError(reason.clone()))?;
         let mut headers = self.headers.clone();
         let mut url = self.url.clone();
-        let body = if self.takes_query() {
+        let body = if self.sends_query() {
             add_query(&mut url, input);
             None
         } else {
@@ -109,12 +110,12 @@ impl HttpCall {
         if let Some(body) = body {
             request = request.body(body);
         }
-        let response = request.send().await.map_err(|error| failed(&error))?;
-        answer(response, memory).await
+        let response = request.send().await.map_err(|error| call_failed(&error))?;
+        read_response(response, memory).await
     }
 }
 
-fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
     let header = name.parse().map_err(|_| format!("`headers`: `{name}` is no name of a header"))?;
     // Not shown: it may be a key.
     let mut value: HeaderValue =
@@ -140,7 +141,7 @@ fn add_query(url: &mut Url, input: &Value) {
     }
 }
 
-async fn answer(response: Response, memory: &MemoryBudget) -> Result<String, ToolError> {
+async fn read_response(response: Response, memory: &MemoryBudget) -> Result<String, ToolError> {
     let status = response.status();
     let text_of = |name| {
         response.headers().get(name).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
@@ -152,8 +153,8 @@ async fn answer(response: Response, memory: &MemoryBudget) -> Result<String, Too
              redirect too many"
         )));
     }
-    let body = read_large_body(response, MAX_BODY, memory).await.map_err(|error| match error {
-        BodyError::Broken(error) => failed(&error),
+    let body = read_large_body(response, MAX_BODY_BYTES, memory).await.map_err(|error| match error {
+        BodyError::Transport(error) => call_failed(&error),
         // Whatever it does is done: asked for again, it would be done twice.
         BodyError::NoMemory(_) => ToolError(format!(
             "the server took the request and answered {status}; its answer is too large to be read while other work \
@@ -168,21 +169,21 @@ async fn answer(response: Response, memory: &MemoryBudget) -> Result<String, Too
         )));
     }
     if !status.is_success() {
-        let shown: String = text.chars().take(MAX_REFUSAL).collect();
+        let shown: String = text.chars().take(MAX_ERROR_BODY_CHARS).collect();
         let cut = if shown.len() < text.len() { "\n[cut]" } else { "" };
         return Err(ToolError(format!("the server answered {status}:\n{shown}{cut}")));
     }
     if text.is_empty() {
         return Ok(format!("The server answered {status} without a text."));
     }
-    if !body.is_whole {
-        return Ok(format!("{text}\n[cut: the answer is longer than {MAX_BODY} bytes]"));
+    if !body.is_complete {
+        return Ok(format!("{text}\n[cut: the answer is longer than {MAX_BODY_BYTES} bytes]"));
     }
     Ok(text)
 }
 
 /// Without the address, in which the product may have put a key.
-fn failed(error: &reqwest::Error) -> ToolError {
+fn call_failed(error: &reqwest::Error) -> ToolError {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     let reason = causes.last().map_or_else(|| "no answer".to_owned(), ToString::to_string);
     ToolError(format!("the call failed: {reason}"))
@@ -194,8 +195,8 @@ pub(super) struct HttpTool {
     permission: Permission,
     idempotent: bool,
     call: HttpCall,
-    deadline: Duration,
-    memory: MemoryBudget,
+    timeout: Duration,
+    memory_budget: MemoryBudget,
 }
 
 impl HttpTool {
@@ -207,7 +208,7 @@ impl HttpTool {
         call: HttpCall,
         memory: MemoryBudget,
     ) -> Self {
-        Self { spec, permission, idempotent, call, deadline: DEADLINE, memory }
+        Self { spec, permission, idempotent, call, timeout: CALL_TIMEOUT, memory_budget: memory }
     }
 }
 
@@ -227,7 +228,7 @@ impl Tool for HttpTool {
     fn binding(&self) -> Option<String> {
         let ToolSpec { description, input_schema, .. } = &self.spec;
         let HttpCall { method, url, .. } = &self.call;
-        Some(fingerprint::of(&[
+        Some(fingerprint::hash(&[
             "http",
             description,
             &input_schema.to_string(),
@@ -236,18 +237,19 @@ impl Tool for HttpTool {
         ]))
     }
 
-    fn leave_for(&self, input: &Value) -> String {
-        let (method, server) = (&self.call.method, self.call.server());
-        let shown = leave::excerpt(&input.to_string(), "", MAX_SHOWN);
+    fn approval_prompt(&self, input: &Value) -> String {
+        let (method, server) = (&self.call.method, self.call.origin());
+        let shown = approval::excerpt(&input.to_string(), "", MAX_SHOWN_INPUT_CHARS);
         format!("Allow `{}` to send this to {server} ({method})?\n{shown}", self.spec.name)
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         async move {
             let sent =
-                tokio::time::timeout(self.deadline, self.call.send(&invocation.input, &self.memory)).await;
+                tokio::time::timeout(self.timeout, self.call.send(&invocation.input, &self.memory_budget))
+                    .await;
             let late =
-                || ToolError(format!("the server did not answer within {} s", self.deadline.as_secs_f32()));
+                || ToolError(format!("the server did not answer within {} s", self.timeout.as_secs_f32()));
             let text = sent.map_err(|_| late())??;
             Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
         }

@@ -10,39 +10,39 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::spill::MAX_INLINE;
-use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
+use super::spill::MAX_INLINE_BYTES;
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse_input};
 use crate::catalog::{self, SkillSpec};
-use crate::models::ToolSpec;
-use crate::skills::{SCRIPTS, Skill, Skills};
+use crate::llm::ToolSpec;
+use crate::skills::{SCRIPTS_PREFIX, Skill, Skills};
 
 /// The tool's name.
 pub(crate) const NAME: &str = "load_skill";
 /// The largest file of a skill that the model is given, in bytes.
-const MAX_FILE: u64 = 1024 * 1024;
+const MAX_FILE_BYTES: u64 = 1024 * 1024;
 /// How many of a skill's files are listed with it.
-const MAX_LISTED: usize = 100;
+const MAX_LISTED_FILES: usize = 100;
 /// The longest text of a skill, with the list of its files, which are at most eight folders deep.
-const MAX_WHOLE: usize = 2 * MAX_PROMPT;
+const MAX_SKILL_BYTES: usize = 2 * MAX_PROMPT;
 
 /// See the module.
 pub(super) struct LoadSkill(pub(super) Skills);
 
 #[derive(Deserialize)]
-struct Input {
+struct LoadSkillInput {
     skill: String,
     file: Option<String>,
 }
 
 impl LoadSkill {
     async fn load(&self, invocation: Invocation) -> Result<ToolStep, ToolError> {
-        let Input { skill, file } = parse(invocation.input)?;
+        let LoadSkillInput { skill, file } = parse_input(invocation.input)?;
         let skills = self.0.clone();
         let reading = tokio::task::spawn_blocking(move || {
-            let skill = find(&skills, &skill)?;
+            let skill = find_skill(&skills, &skill)?;
             match file {
-                None => Ok(whole(&skill)),
-                Some(file) => read(&skill, &file),
+                None => Ok(skill_text(&skill)),
+                Some(file) => read_skill_file(&skill, &file),
             }
         });
         let text = reading.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??;
@@ -51,7 +51,7 @@ impl LoadSkill {
 }
 
 /// The skill called `name`. Blocks.
-pub(super) fn find(skills: &Skills, name: &str) -> Result<Skill, ToolError> {
+pub(super) fn find_skill(skills: &Skills, name: &str) -> Result<Skill, ToolError> {
     let failed = |error: rusqlite::Error| ToolError(format!("skills cannot be read: {error}"));
     if let Some(skill) = skills.find(name).map_err(failed)? {
         return Ok(skill);
@@ -64,7 +64,7 @@ pub(super) fn find(skills: &Skills, name: &str) -> Result<Skill, ToolError> {
 }
 
 /// What the model is told of a skill that it loads.
-fn whole(skill: &Skill) -> String {
+fn skill_text(skill: &Skill) -> String {
     let mut text = skill.prompt().unwrap_or("This skill is its scripts: run the fitting one.").to_owned();
     let files = skill.files();
     if !files.is_empty() {
@@ -75,10 +75,10 @@ fn whole(skill: &Skill) -> String {
             let _ = write!(text, ", in {}", skill.folder.display());
         }
         text.push(':');
-        for file in files.iter().take(MAX_LISTED) {
+        for file in files.iter().take(MAX_LISTED_FILES) {
             let _ = write!(text, "\n- {file}");
         }
-        let more = files.len().saturating_sub(MAX_LISTED);
+        let more = files.len().saturating_sub(MAX_LISTED_FILES);
         if more > 0 {
             let _ = write!(text, "\n- and {more} more");
         }
@@ -87,29 +87,32 @@ fn whole(skill: &Skill) -> String {
 }
 
 /// The text of one of a skill's files. Only those that are its own are taken, so no path leads elsewhere. Blocks.
-fn read(skill: &Skill, file: &str) -> Result<String, ToolError> {
+fn read_skill_file(skill: &Skill, file: &str) -> Result<String, ToolError> {
     let name = file.strip_prefix("./").unwrap_or(file);
     let none = || ToolError(format!("the skill `{}` has no file `{file}`", skill.name()));
     match skill {
         Skill::Custom(skill) => {
-            let script = name.strip_prefix(SCRIPTS).and_then(|script| skill.definition.scripts.get(script));
+            let script =
+                name.strip_prefix(SCRIPTS_PREFIX).and_then(|script| skill.definition.scripts.get(script));
             script.cloned().ok_or_else(none)
         }
-        Skill::Platform(skill) if skill.files.iter().any(|known| known == name) => read_file(skill, name),
+        Skill::Platform(skill) if skill.files.iter().any(|known| known == name) => {
+            read_catalog_file(skill, name)
+        }
         Skill::Platform(_) => Err(none()),
     }
 }
 
 /// The text of a file of a skill of the catalog.
-fn read_file(skill: &SkillSpec, file: &str) -> Result<String, ToolError> {
+fn read_catalog_file(skill: &SkillSpec, file: &str) -> Result<String, ToolError> {
     let failed = |error: io::Error| ToolError(format!("`{file}` cannot be read: {error}"));
     let mut bytes = Vec::new();
-    let opened = catalog::open(&skill.folder.join(file)).map_err(failed)?;
-    opened.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let opened = catalog::open_regular_file(&skill.folder.join(file)).map_err(failed)?;
+    opened.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
     let path = skill.folder.join(file);
-    if u64::try_from(bytes.len()).is_ok_and(|len| len > MAX_FILE) {
+    if u64::try_from(bytes.len()).is_ok_and(|len| len > MAX_FILE_BYTES) {
         return Err(ToolError(format!(
-            "`{file}` is over {MAX_FILE} bytes; programs can read it at {}",
+            "`{file}` is over {MAX_FILE_BYTES} bytes; programs can read it at {}",
             path.display()
         )));
     }
@@ -160,8 +163,8 @@ impl Tool for LoadSkill {
     }
 
     /// A skill is told whole, or the model would follow half of it.
-    fn most_whole(&self, input: &Value) -> usize {
-        if input.get("file").is_none_or(Value::is_null) { MAX_WHOLE } else { MAX_INLINE }
+    fn inline_limit(&self, input: &Value) -> usize {
+        if input.get("file").is_none_or(Value::is_null) { MAX_SKILL_BYTES } else { MAX_INLINE_BYTES }
     }
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {

@@ -1,12 +1,12 @@
 //! Skills, as the model loads them.
 
 use super::*;
-use crate::testing::{blocks_within, put_pipe};
-use crate::tools::rig::{Rig, run};
+use crate::testing::{replace_with_fifo, with_deadline_blocking};
+use crate::tools::fixture::{WorkspaceFixture, run_tool};
 
-fn tool(rig: &Rig) -> LoadSkill {
+fn tool(rig: &WorkspaceFixture) -> LoadSkill {
     let put = |path: &str, text: &[u8]| {
-        let path = rig.catalog().join("skills").join(path);
+        let path = rig.catalog_folder().join("skills").join(path);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     };
@@ -21,7 +21,7 @@ fn tool(rig: &Rig) -> LoadSkill {
 
 #[tokio::test]
 async fn names_are_told_first_then_the_text_then_a_file() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(&rig);
     let schema = tool.spec().input_schema;
     let description = schema["properties"]["skill"]["description"].as_str().unwrap();
@@ -29,19 +29,19 @@ async fn names_are_told_first_then_the_text_then_a_file() {
         description.ends_with("There are:\n- forms: Fills in forms.\n- plain: Is plain."),
         "{description}"
     );
-    assert_eq!(run(&tool, json!({"skill": "plain"})).await, Ok("Do that.".into()));
-    let told = run(&tool, json!({"skill": "forms"})).await.unwrap();
-    let folder = rig.catalog().join("skills/forms");
+    assert_eq!(run_tool(&tool, json!({"skill": "plain"})).await, Ok("Do that.".into()));
+    let told = run_tool(&tool, json!({"skill": "forms"})).await.unwrap();
+    let folder = rig.catalog_folder().join("skills/forms");
     let files = "- assets/logo.png\n- references/large.md\n- references/more.md";
     assert_eq!(told, format!("Do this.\n\nFiles of this skill, in {}:\n{files}", folder.display()));
     for file in ["references/more.md", "./references/more.md"] {
-        assert_eq!(run(&tool, json!({"skill": "forms", "file": file})).await, Ok("Größer.".into()));
+        assert_eq!(run_tool(&tool, json!({"skill": "forms", "file": file})).await, Ok("Größer.".into()));
     }
 }
 
 #[tokio::test]
 async fn what_is_not_there_is_told() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(&rig);
     for (input, why) in [
         (json!({"skill": "none"}), "there is no skill called `none`; there are: forms, plain"),
@@ -58,7 +58,7 @@ async fn what_is_not_there_is_told() {
         (json!({"skill": "forms", "file": "references/large.md"}), "is over 1048576 bytes"),
         (json!({"file": "a"}), "missing field `skill`"),
     ] {
-        let refused = run(&tool, input.clone()).await.unwrap_err();
+        let refused = run_tool(&tool, input.clone()).await.unwrap_err();
         assert!(refused.0.contains(why), "{input}: {refused}");
     }
     assert_eq!((tool.permission(), tool.idempotent()), (Permission::Allow, true));
@@ -66,37 +66,48 @@ async fn what_is_not_there_is_told() {
 
 #[test]
 fn what_is_no_file_any_more_is_not_waited_for() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let skills = tool(&rig).0;
-    put_pipe(&rig.catalog().join("skills/forms/references/more.md"));
-    let told = blocks_within(move || read(&find(&skills, "forms").unwrap(), "references/more.md"));
+    replace_with_fifo(&rig.catalog_folder().join("skills/forms/references/more.md"));
+    let told = with_deadline_blocking(move || {
+        read_skill_file(&find_skill(&skills, "forms").unwrap(), "references/more.md")
+    });
     assert_eq!(told.unwrap_err().0, "`references/more.md` cannot be read: it is not a file");
 }
 
 #[tokio::test]
 async fn the_users_own_are_read_when_they_are_wanted() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(&rig);
     let before = tool.spec();
-    let none = run(&tool, json!({"skill": "greeting"})).await.unwrap_err();
+    let none = run_tool(&tool, json!({"skill": "greeting"})).await.unwrap_err();
     assert!(none.0.contains("there are: forms, plain"), "{none}");
-    rig.create(&tool.0, "greeting", json!({"prompt": "Say hello.", "scripts": {"hello.sh": "echo hello"}}))
-        .await;
-    rig.create(&tool.0, "scripted", json!({"scripts": {"a.sh": "echo a"}})).await;
-    let told = run(&tool, json!({"skill": "greeting"})).await.unwrap();
+    rig.create_skill(
+        &tool.0,
+        "greeting",
+        json!({"prompt": "Say hello.", "scripts": {"hello.sh": "echo hello"}}),
+    )
+    .await;
+    rig.create_skill(&tool.0, "scripted", json!({"scripts": {"a.sh": "echo a"}})).await;
+    let told = run_tool(&tool, json!({"skill": "greeting"})).await.unwrap();
     assert_eq!(told, "Say hello.\n\nFiles of this skill:\n- scripts/hello.sh");
     for file in ["scripts/hello.sh", "./scripts/hello.sh"] {
-        assert_eq!(run(&tool, json!({"skill": "greeting", "file": file})).await, Ok("echo hello".into()));
+        assert_eq!(
+            run_tool(&tool, json!({"skill": "greeting", "file": file})).await,
+            Ok("echo hello".into())
+        );
     }
     for file in ["hello.sh", "scripts/none.sh", "SKILL.md", "../plain/SKILL.md"] {
-        let refused = run(&tool, json!({"skill": "greeting", "file": file})).await.unwrap_err();
+        let refused = run_tool(&tool, json!({"skill": "greeting", "file": file})).await.unwrap_err();
         assert!(refused.0.contains("has no file"), "{refused}");
     }
-    assert!(run(&tool, json!({"skill": "scripted"})).await.unwrap().starts_with("This skill is its scripts"));
-    let none = run(&tool, json!({"skill": "none"})).await.unwrap_err();
+    assert!(
+        run_tool(&tool, json!({"skill": "scripted"})).await.unwrap().starts_with("This skill is its scripts")
+    );
+    let none = run_tool(&tool, json!({"skill": "none"})).await.unwrap_err();
     assert!(none.0.contains("there are: forms, greeting, plain, scripted"), "{none}");
     // One of the catalog's that came later is in the shade of the user's own.
-    rig.create(&tool.0, "plain", json!({"prompt": "Do it my way."})).await;
-    assert_eq!(run(&tool, json!({"skill": "plain"})).await, Ok("Do it my way.".into()));
+    rig.create_skill(&tool.0, "plain", json!({"prompt": "Do it my way."})).await;
+    assert_eq!(run_tool(&tool, json!({"skill": "plain"})).await, Ok("Do it my way.".into()));
     assert_eq!(tool.spec(), before, "what the model is told of the tool stays as it is");
 }

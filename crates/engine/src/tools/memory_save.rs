@@ -5,9 +5,9 @@ use contract::memory::SaveKnowledge;
 use futures::future::BoxFuture;
 use serde_json::json;
 
-use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
-use crate::brain::{Brain, ToKnow};
-use crate::models::ToolSpec;
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse_input};
+use crate::llm::ToolSpec;
+use crate::store::{Brain, KnowledgeDraft};
 
 pub(crate) const NAME: &str = "memory_save";
 
@@ -55,10 +55,10 @@ impl Tool for MemorySave {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let save: SaveKnowledge = parse(invocation.input)?;
-            let to_know = ToKnow::parse(save).map_err(|error| ToolError(error.to_string()))?;
+            let save: SaveKnowledge = parse_input(invocation.input)?;
+            let to_know = KnowledgeDraft::parse(save).map_err(|error| ToolError(error.to_string()))?;
             if let Some(superseded) = to_know.supersedes {
-                let in_force = self.0.knowledge_in_force(superseded);
+                let in_force = self.0.check_knowledge_active(superseded);
                 let in_force =
                     in_force.map_err(|error| ToolError(format!("memory cannot be read: {error}")))?;
                 in_force.map_err(|reason| ToolError(format!("`supersedes`: {reason}")))?;

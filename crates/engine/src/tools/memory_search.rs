@@ -6,21 +6,21 @@ use contract::memory::{MAX_QUERY, MemoryKind, MemorySearch as Input};
 use futures::future::BoxFuture;
 use serde_json::json;
 
-use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
-use crate::brain::{Brain, Found, MemoryQuery};
-use crate::models::ToolSpec;
-use crate::remembered::{day, origin, quoted};
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse_input};
+use crate::llm::ToolSpec;
+use crate::memory_format::{date, describe_origin, quote_lines};
+use crate::store::{Brain, MemoryQuery, SearchHit};
 
 pub(crate) const NAME: &str = "memory_search";
 
 /// How many results there are where the model does not say.
 const DEFAULT_LIMIT: usize = 5;
 /// How long a search may take.
-const DEADLINE: Duration = Duration::from_secs(5);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The most bytes of all results.
-const MAX_BYTES: usize = 16 * 1024;
+const MAX_RESULT_BYTES: usize = 16 * 1024;
 /// What is looked through.
-const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
+const SEARCHED_KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
 pub(super) struct MemorySearch(pub(super) Brain);
 
@@ -56,23 +56,29 @@ impl Tool for MemorySearch {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let Input { query, limit } = parse(invocation.input)?;
+            let Input { query, limit } = parse_input(invocation.input)?;
             if query.len() > MAX_QUERY {
                 return Err(ToolError(format!("`query` must be at most {MAX_QUERY} bytes long")));
             }
             let limit = limit.and_then(|limit| usize::try_from(limit.get()).ok()).unwrap_or(DEFAULT_LIMIT);
-            let until = Instant::now() + DEADLINE;
-            let query = MemoryQuery { text: query, kinds: KINDS, limit, at_hand: None, until };
-            let found = self.0.blocking(move |brain| brain.search(&query)).await;
+            let until = Instant::now() + SEARCH_TIMEOUT;
+            let query = MemoryQuery {
+                text: query,
+                kinds: SEARCHED_KINDS,
+                limit,
+                conversation: None,
+                deadline: until,
+            };
+            let found = self.0.run_blocking(move |brain| brain.search(&query)).await;
             let found = found.ok_or_else(|| ToolError("the engine is stopping".into()))?;
             let found = found.map_err(|error| ToolError(format!("memory cannot be searched: {error}")))?;
-            Ok(ToolStep::Done(ToolOutput { text: listed(&found), ..ToolOutput::default() }))
+            Ok(ToolStep::Done(ToolOutput { text: format_results(&found), ..ToolOutput::default() }))
         })
     }
 }
 
 /// The results as the model is told them, as many as there is room for.
-fn listed(found: &[Found]) -> String {
+fn format_results(found: &[SearchHit]) -> String {
     if found.is_empty() {
         return "nothing like it is remembered".into();
     }
@@ -82,11 +88,11 @@ fn listed(found: &[Found]) -> String {
             "\n{} {} ({}, {}):{}",
             found.kind.as_str(),
             found.id,
-            day(found),
-            origin(found),
-            quoted(&found.content)
+            date(found),
+            describe_origin(found),
+            quote_lines(&found.content)
         );
-        if text.len() + item.len() > MAX_BYTES {
+        if text.len() + item.len() > MAX_RESULT_BYTES {
             text.push_str("\n(more was found than there is room for: search for something narrower)");
             break;
         }

@@ -9,15 +9,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::files::{Workspace, cannot_read, is_temporary, not_a_file};
-use super::spill::is_inside_character;
-use super::{Invocation, Permission, Tool, ToolError, ToolStep, parse};
-use crate::models::ToolSpec;
+use super::spill::is_utf8_continuation;
+use super::{Invocation, Permission, Tool, ToolError, ToolStep, parse_input};
+use crate::llm::ToolSpec;
 
 /// How much of a file the model is given at once, in bytes. What is said about it fits beside it into what a result
 /// may have.
-const MAX_BYTES: u64 = 63 * 1024;
+const MAX_READ_BYTES: u64 = 63 * 1024;
 /// A character has at most so many bytes.
-const MAX_CHARACTER: usize = 4;
+const MAX_CHAR_BYTES: usize = 4;
 /// How many entries of a folder the model is given.
 const MAX_ENTRIES: usize = 1_000;
 
@@ -49,7 +49,7 @@ impl Tool for ReadFile {
         ToolSpec {
             name: "read_file".into(),
             description: format!(
-                "Reads a text file of the workspace, at most {MAX_BYTES} bytes at once. Where there is more, the \
+                "Reads a text file of the workspace, at most {MAX_READ_BYTES} bytes at once. Where there is more, the \
                  result says with which `offset` to read on."
             ),
             input_schema: json!({
@@ -78,8 +78,8 @@ impl Tool for ReadFile {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let input = parse(invocation.input)?;
-            self.0.blocking(move |workspace| read(&workspace, &input)).await
+            let input = parse_input(invocation.input)?;
+            self.0.run_blocking(move |workspace| read(&workspace, &input)).await
         })
     }
 }
@@ -95,13 +95,14 @@ fn read(workspace: &Workspace, ReadInput { path, offset, limit }: &ReadInput) ->
     if offset > size {
         return Err(ToolError(format!("`{path}` has {size} bytes, so none at offset {offset}")));
     }
-    let limit = limit.unwrap_or(MAX_BYTES).clamp(1, MAX_BYTES);
+    let limit = limit.unwrap_or(MAX_READ_BYTES).clamp(1, MAX_READ_BYTES);
     file.seek(SeekFrom::Start(offset)).map_err(failed)?;
     let mut bytes = Vec::new();
     // With room for the whole of a character that is begun before the limit.
-    let room = limit.saturating_add(u64::try_from(2 * MAX_CHARACTER).unwrap_or(0));
+    let room = limit.saturating_add(u64::try_from(2 * MAX_CHAR_BYTES).unwrap_or(0));
     file.take(room).read_to_end(&mut bytes).map_err(failed)?;
-    let Part { skipped, text, len } = part(&bytes, usize::try_from(limit).unwrap_or(usize::MAX), offset > 0);
+    let FileChunk { skipped, text, len } =
+        char_aligned_chunk(&bytes, usize::try_from(limit).unwrap_or(usize::MAX), offset > 0);
     let begin = offset.saturating_add(u64::try_from(skipped).unwrap_or(0));
     let end = begin.saturating_add(u64::try_from(len).unwrap_or(0));
     Ok(if end < size {
@@ -112,7 +113,7 @@ fn read(workspace: &Workspace, ReadInput { path, offset, limit }: &ReadInput) ->
 }
 
 /// A part of a file.
-struct Part {
+struct FileChunk {
     /// How many bytes before it belong to a character that began before the offset.
     skipped: usize,
     /// The part, with marks in place of what is no UTF-8.
@@ -123,9 +124,9 @@ struct Part {
 
 /// About the first `limit` of `bytes`, from the start of a character to the end of one. `inside` tells whether they
 /// may begin in the middle of a character.
-fn part(bytes: &[u8], limit: usize, inside: bool) -> Part {
+fn char_aligned_chunk(bytes: &[u8], limit: usize, inside: bool) -> FileChunk {
     let cut_off = |bytes: &[u8]| {
-        bytes.iter().take(MAX_CHARACTER - 1).take_while(|byte| is_inside_character(**byte)).count()
+        bytes.iter().take(MAX_CHAR_BYTES - 1).take_while(|byte| is_utf8_continuation(**byte)).count()
     };
     let skipped = if inside { cut_off(bytes) } else { 0 };
     let bytes = bytes.get(skipped..).unwrap_or_default();
@@ -136,7 +137,7 @@ fn part(bytes: &[u8], limit: usize, inside: bool) -> Part {
         // The marks take up to three times as much as what they stand for.
         whole = upto(whole.len().min((limit / 3).max(1)));
     }
-    Part { skipped, text: String::from_utf8_lossy(whole).into_owned(), len: whole.len() }
+    FileChunk { skipped, text: String::from_utf8_lossy(whole).into_owned(), len: whole.len() }
 }
 
 /// See the module.
@@ -161,8 +162,8 @@ impl Tool for ListFiles {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let PathInput { path } = parse(invocation.input)?;
-            self.0.blocking(move |workspace| list(&workspace, &path)).await
+            let PathInput { path } = parse_input(invocation.input)?;
+            self.0.run_blocking(move |workspace| list(&workspace, &path)).await
         })
     }
 }
@@ -201,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tools::rig::Rig;
+    use crate::tools::fixture::WorkspaceFixture;
 
     fn read(workspace: &Workspace, path: &str) -> Result<String, ToolError> {
         super::read(workspace, &ReadInput { path: path.into(), offset: None, limit: None })
@@ -209,19 +210,19 @@ mod tests {
 
     #[test]
     fn reads_and_lists_what_is_inside() {
-        let rig = Rig::new();
+        let rig = WorkspaceFixture::new();
         assert_eq!(list(&rig.workspace, "."), Ok("(empty)".into()));
-        rig.put("sub/notes.txt", "green");
-        rig.put("a", "");
-        rig.put(".writing-1.tmp", "left by a crash");
+        rig.write_file("sub/notes.txt", "green");
+        rig.write_file("a", "");
+        rig.write_file(".writing-1.tmp", "left by a crash");
         assert_eq!(list(&rig.workspace, "."), Ok("a\nsub/".into()));
         assert_eq!(read(&rig.workspace, "sub/../sub/notes.txt"), Ok("green".into()));
     }
 
     #[test]
     fn nothing_leads_outside() {
-        let rig = Rig::new();
-        for path in rig.ways_out() {
+        let rig = WorkspaceFixture::new();
+        for path in rig.escape_paths() {
             let refused = read(&rig.workspace, &path).unwrap_err();
             assert!(refused.0.contains("leads out of the workspace"), "{path}: {refused}");
             assert!(list(&rig.workspace, &path).is_err(), "{path}");
@@ -230,17 +231,17 @@ mod tests {
 
     #[test]
     fn folders_pipes_and_missing_files_are_told_apart() {
-        let rig = Rig::new();
+        let rig = WorkspaceFixture::new();
         assert!(read(&rig.workspace, ".").unwrap_err().0.contains("is not a file"));
         assert!(read(&rig.workspace, "nothing").unwrap_err().0.contains("no such file"));
-        rig.put_pipe("pipe");
+        rig.create_fifo("pipe");
         assert!(read(&rig.workspace, "pipe").unwrap_err().0.contains("is not a file"));
     }
 
     #[test]
     fn a_large_file_is_read_bit_by_bit() {
-        let rig = Rig::new();
-        rig.put("large", "grün ".repeat(20_000));
+        let rig = WorkspaceFixture::new();
+        rig.write_file("large", "grün ".repeat(20_000));
         let read = |offset, limit| {
             super::read(&rig.workspace, &ReadInput { path: "large".into(), offset, limit }).unwrap()
         };
@@ -256,8 +257,8 @@ mod tests {
 
     #[test]
     fn bytes_that_are_no_text_are_read_too() {
-        let rig = Rig::new();
-        rig.put("bytes", vec![0xff; 100_000]);
+        let rig = WorkspaceFixture::new();
+        rig.write_file("bytes", vec![0xff; 100_000]);
         let text = read(&rig.workspace, "bytes").unwrap();
         assert!(text.len() < 64 * 1024 && text.contains("read on with `offset` 21504"), "{}", text.len());
     }
@@ -268,7 +269,7 @@ mod tests {
             let (mut offset, mut read) = (0, String::new());
             while offset < text.len() {
                 let bytes = &text.as_bytes()[offset..];
-                let Part { skipped, text, len } = part(&bytes[..bytes.len().min(limit + 8)], limit, offset > 0);
+                let FileChunk { skipped, text, len } = char_aligned_chunk(&bytes[..bytes.len().min(limit + 8)], limit, offset > 0);
                 prop_assert_eq!(skipped, 0);
                 prop_assert!(len > 0);
                 read.push_str(&text);
@@ -285,7 +286,7 @@ mod tests {
             let mut offset = 0;
             while offset < bytes.len() {
                 let ahead = &bytes[offset..];
-                let Part { skipped, text, len } = part(&ahead[..ahead.len().min(limit + 8)], limit, offset > 0);
+                let FileChunk { skipped, text, len } = char_aligned_chunk(&ahead[..ahead.len().min(limit + 8)], limit, offset > 0);
                 prop_assert!(skipped + len > 0 && text.len() <= 3 * len.max(1));
                 offset += skipped + len;
             }

@@ -6,9 +6,9 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Invocation, Permission, Tool, ToolError, ToolStep, parse};
+use super::{Invocation, Permission, Tool, ToolError, ToolStep, parse_input};
 use crate::catalog::AgentSpec;
-use crate::models::ToolSpec;
+use crate::llm::ToolSpec;
 
 /// The tool's name.
 pub(crate) const NAME: &str = "run_agent";
@@ -27,7 +27,7 @@ pub(super) struct RunAgent {
 }
 
 #[derive(Deserialize)]
-struct Input {
+struct RunAgentInput {
     agent: String,
     task: String,
 }
@@ -77,20 +77,21 @@ impl Tool for RunAgent {
         true
     }
 
-    fn delegates(&self, input: &Value) -> Option<Result<Delegation, ToolError>> {
-        let delegation = parse::<Input>(input.clone()).and_then(|Input { agent, task }| {
-            let named = self.agents.iter().find(|known| known.name == agent);
-            let agent = named.cloned().ok_or_else(|| {
-                ToolError(format!(
-                    "there is no agent called `{agent}`; there are: {}",
-                    self.names().join(", ")
-                ))
-            })?;
-            if task.trim().is_empty() {
-                return Err(ToolError("`task` is empty: say what the agent is to do".into()));
-            }
-            Ok(Delegation { agent, task })
-        });
+    fn sub_agent(&self, input: &Value) -> Option<Result<Delegation, ToolError>> {
+        let delegation =
+            parse_input::<RunAgentInput>(input.clone()).and_then(|RunAgentInput { agent, task }| {
+                let named = self.agents.iter().find(|known| known.name == agent);
+                let agent = named.cloned().ok_or_else(|| {
+                    ToolError(format!(
+                        "there is no agent called `{agent}`; there are: {}",
+                        self.names().join(", ")
+                    ))
+                })?;
+                if task.trim().is_empty() {
+                    return Err(ToolError("`task` is empty: say what the agent is to do".into()));
+                }
+                Ok(Delegation { agent, task })
+            });
         Some(delegation)
     }
 

@@ -11,34 +11,34 @@ use leash::{Command, Limits};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::command::{TIME, result};
-use super::load_skill::find;
-use super::program::{Programs, Stderr};
-use super::{Invocation, Permission, Tool, ToolError, ToolStep, leave, parse};
+use super::command::{COMMAND_TIMEOUT, tool_result};
+use super::load_skill::find_skill;
+use super::process::{ProcessRunner, StderrMode};
+use super::{Invocation, Permission, Tool, ToolError, ToolStep, approval, parse_input};
 use crate::catalog;
-use crate::models::ToolSpec;
-use crate::skills::{Lease, Placed, SCRIPTS, Shelf, Skill, Skills};
+use crate::llm::ToolSpec;
+use crate::skills::{DirLease, LeasedSkill, SCRIPTS_PREFIX, Skill, SkillDirs, Skills};
 
 /// The tool's name.
 pub(crate) const NAME: &str = "run_skill_script";
 /// The most arguments.
 const MAX_ARGS: usize = 64;
 /// The longest input and the longest arguments together, in bytes.
-const MAX_INPUT: usize = 1024 * 1024;
+const MAX_INPUT_BYTES: usize = 1024 * 1024;
 const MAX_ARGS_BYTES: usize = 8_000;
 /// How much of a script's first line is read, in bytes: as much as the kernel takes.
-const MAX_FIRST_LINE: u64 = 256;
+const MAX_SHEBANG_BYTES: u64 = 256;
 
 /// See the module.
 pub(super) struct RunSkillScript {
     skills: Skills,
-    shelf: Arc<Shelf>,
-    programs: Programs,
+    skill_dirs: Arc<SkillDirs>,
+    runner: ProcessRunner,
     network: bool,
 }
 
 #[derive(Deserialize)]
-struct Input {
+struct RunSkillScriptInput {
     skill: String,
     script: String,
     #[serde(default)]
@@ -48,26 +48,27 @@ struct Input {
 }
 
 /// A script that is about to be run.
-struct Script {
+struct PreparedScript {
     /// The folder of its skill.
     folder: PathBuf,
     /// How it is started.
     argv: Vec<OsString>,
     /// Keeps the folder there, where the skill is the user's own.
-    lease: Option<Lease>,
+    lease: Option<DirLease>,
 }
 
 impl RunSkillScript {
-    pub(super) fn new(skills: Skills, shelf: Arc<Shelf>, programs: Programs, network: bool) -> Self {
-        Self { skills, shelf, programs, network }
+    pub(super) fn new(skills: Skills, shelf: Arc<SkillDirs>, programs: ProcessRunner, network: bool) -> Self {
+        Self { skills, skill_dirs: shelf, runner: programs, network }
     }
 
     async fn run_script(&self, invocation: Invocation) -> Result<ToolStep, ToolError> {
-        let Input { skill, script, args, input } = parse(invocation.input)?;
-        check(&args, &input)?;
-        let (skills, place) = (self.skills.clone(), Arc::clone(&self.shelf));
-        let laying_out = tokio::task::spawn_blocking(move || laid_out(&skills, &place, &skill, &script));
-        let Script { folder, mut argv, lease } =
+        let RunSkillScriptInput { skill, script, args, input } = parse_input(invocation.input)?;
+        validate_args(&args, &input)?;
+        let (skills, place) = (self.skills.clone(), Arc::clone(&self.skill_dirs));
+        let laying_out =
+            tokio::task::spawn_blocking(move || prepare_script(&skills, &place, &skill, &script));
+        let PreparedScript { folder, mut argv, lease } =
             laying_out.await.map_err(|error| ToolError(format!("the tool failed: {error}")))??;
         argv.extend(args.into_iter().map(OsString::from));
         let command = Command {
@@ -75,33 +76,39 @@ impl RunSkillScript {
             folder: PathBuf::from("."),
             env: vec![("SKILL_DIR".into(), folder.into())],
             network: self.network,
-            limits: Limits { time: Some(TIME), ..Limits::default() },
+            limits: Limits { time: Some(COMMAND_TIMEOUT), ..Limits::default() },
         };
-        let ran = self.programs.run(invocation.call_id, command, input.into_bytes(), Stderr::Apart).await;
+        let commit_run =
+            self.runner.run(invocation.call_id, command, input.into_bytes(), StderrMode::Separate).await;
         drop(lease);
-        result(ran?, TIME)
+        tool_result(commit_run?, COMMAND_TIMEOUT)
     }
 }
 
 /// Finds a script of a skill, and lays the skill out as a folder where it is the user's own. Blocks.
-fn laid_out(skills: &Skills, shelf: &Arc<Shelf>, name: &str, script: &str) -> Result<Script, ToolError> {
-    let (skill, folder, lease) = match find(skills, name)? {
+fn prepare_script(
+    skills: &Skills,
+    shelf: &Arc<SkillDirs>,
+    name: &str,
+    script: &str,
+) -> Result<PreparedScript, ToolError> {
+    let (skill, folder, lease) = match find_skill(skills, name)? {
         Skill::Platform(spec) => {
             let folder = spec.folder.clone();
             (Skill::Platform(spec), folder, None)
         }
         Skill::Custom(_) => {
-            let placed = shelf.place(skills.brain(), name).map_err(|error| ToolError(error.to_string()))?;
-            let Placed { skill, folder, lease } =
+            let placed = shelf.acquire(skills.brain(), name).map_err(|error| ToolError(error.to_string()))?;
+            let LeasedSkill { skill, folder, lease } =
                 placed.ok_or_else(|| ToolError(format!("the skill `{name}` has just been deleted")))?;
             (Skill::Custom(Box::new(skill)), folder, Some(lease))
         }
     };
-    let argv = command_line(&folder.join(known(&skill, script)?))?;
-    Ok(Script { folder, argv, lease })
+    let argv = script_argv(&folder.join(resolve_script(&skill, script)?))?;
+    Ok(PreparedScript { folder, argv, lease })
 }
 
-fn check(args: &[String], input: &str) -> Result<(), ToolError> {
+fn validate_args(args: &[String], input: &str) -> Result<(), ToolError> {
     let bytes: usize = args.iter().map(String::len).sum();
     if args.len() > MAX_ARGS || bytes > MAX_ARGS_BYTES {
         return Err(ToolError(format!(
@@ -111,17 +118,17 @@ fn check(args: &[String], input: &str) -> Result<(), ToolError> {
     if args.iter().any(|arg| arg.contains('\0')) {
         return Err(ToolError("`args` must hold no NUL characters".into()));
     }
-    if input.len() > MAX_INPUT {
-        return Err(ToolError(format!("`input` must be at most {MAX_INPUT} bytes long")));
+    if input.len() > MAX_INPUT_BYTES {
+        return Err(ToolError(format!("`input` must be at most {MAX_INPUT_BYTES} bytes long")));
     }
     Ok(())
 }
 
 /// The path of a script, which the model may name with its folder or without. Only those that are the skill's are
 /// taken, so no path leads elsewhere.
-fn known(skill: &Skill, script: &str) -> Result<String, ToolError> {
+fn resolve_script(skill: &Skill, script: &str) -> Result<String, ToolError> {
     let wanted = script.strip_prefix("./").unwrap_or(script);
-    let is_wanted = |file: &&String| *file == wanted || file.strip_prefix(SCRIPTS) == Some(wanted);
+    let is_wanted = |file: &&String| *file == wanted || file.strip_prefix(SCRIPTS_PREFIX) == Some(wanted);
     let scripts = skill.scripts();
     scripts.iter().find(is_wanted).cloned().ok_or_else(|| {
         let names: Vec<_> = scripts.iter().take(50).map(String::as_str).collect();
@@ -132,13 +139,13 @@ fn known(skill: &Skill, script: &str) -> Result<String, ToolError> {
 }
 
 /// How a script is started: as its first line says, else as its name does, else as the program that it is.
-fn command_line(script: &Path) -> Result<Vec<OsString>, ToolError> {
+fn script_argv(script: &Path) -> Result<Vec<OsString>, ToolError> {
     let failed = |error: io::Error| ToolError(format!("the script cannot be read: {error}"));
-    let file = catalog::open(script).map_err(failed)?;
+    let file = catalog::open_regular_file(script).map_err(failed)?;
     let mode = file.metadata().map_err(failed)?.permissions().mode();
     let mut start = Vec::new();
-    file.take(MAX_FIRST_LINE).read_to_end(&mut start).map_err(failed)?;
-    let by_first_line = interpreter(&start);
+    file.take(MAX_SHEBANG_BYTES).read_to_end(&mut start).map_err(failed)?;
+    let by_first_line = parse_shebang(&start);
     let extension = script.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let mut argv: Vec<OsString> = match (by_first_line, extension) {
         (Some(argv), _) => argv.into_iter().map(OsString::from).collect(),
@@ -163,7 +170,7 @@ fn command_line(script: &Path) -> Result<Vec<OsString>, ToolError> {
 
 /// The interpreter that a script's first line names, and the one argument that it may have; read here, so that the
 /// script need not be executable.
-fn interpreter(start: &[u8]) -> Option<Vec<String>> {
+fn parse_shebang(start: &[u8]) -> Option<Vec<String>> {
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
     let line = std::str::from_utf8(line).ok()?.trim();
     match line.split_once([' ', '\t']) {
@@ -180,7 +187,7 @@ impl Tool for RunSkillScript {
             description: format!(
                 "Runs a script of a skill, in the workspace, and gives what it writes. Load the skill first: it says \
                  which scripts there are and how they are used. {network} and may take {} s.",
-                TIME.as_secs()
+                COMMAND_TIMEOUT.as_secs()
             ),
             input_schema: json!({
                 "type": "object",
@@ -203,19 +210,21 @@ impl Tool for RunSkillScript {
         Permission::Ask
     }
 
-    fn leave_for(&self, input: &Value) -> String {
-        let Ok(Input { skill, script, args, input: given }) = Input::deserialize(input) else {
-            return leave::plain(NAME, input);
+    fn approval_prompt(&self, input: &Value) -> String {
+        let Ok(RunSkillScriptInput { skill, script, args, input: given }) =
+            RunSkillScriptInput::deserialize(input)
+        else {
+            return approval::default_prompt(NAME, input);
         };
-        let network = leave::network(self.network);
+        let network = approval::network_label(self.network);
         let mut asked = format!("Run the script {script:?} of the skill {skill:?}, {network}?");
         if !args.is_empty() {
             asked.push_str("\n\nArguments:\n");
-            asked.push_str(&leave::json(&json!(args)));
+            asked.push_str(&approval::pretty_json(&json!(args)));
         }
         if !given.is_empty() {
             asked.push_str("\n\nInput:\n");
-            asked.push_str(&leave::excerpt(&given, "", 2_000));
+            asked.push_str(&approval::excerpt(&given, "", 2_000));
         }
         asked
     }

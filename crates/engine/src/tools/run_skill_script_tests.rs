@@ -3,26 +3,26 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::testing::{blocks_within, put_pipe, within};
-use crate::tools::rig::{Rig, gone, run};
+use crate::testing::{replace_with_fifo, with_deadline, with_deadline_blocking};
+use crate::tools::fixture::{WorkspaceFixture, run_tool, wait_for_exit};
 
-fn tool(rig: &Rig, scripts: &[(&str, &str)]) -> RunSkillScript {
-    let folder = rig.catalog().join("skills/forms");
+fn tool(rig: &WorkspaceFixture, scripts: &[(&str, &str)]) -> RunSkillScript {
+    let folder = rig.catalog_folder().join("skills/forms");
     std::fs::create_dir_all(folder.join("scripts/lib")).unwrap();
     std::fs::write(folder.join("SKILL.md"), "---\nname: forms\ndescription: x\n---\nDo.").unwrap();
     for (name, text) in scripts {
         std::fs::write(folder.join(name), text).unwrap();
     }
-    RunSkillScript::new(rig.skills(), rig.shelf(), rig.programs(), false)
+    RunSkillScript::new(rig.skills(), rig.skill_dirs(), rig.runner(), false)
 }
 
 async fn runs(tool: &RunSkillScript, input: Value) -> Result<String, ToolError> {
-    within(run(tool, input)).await
+    with_deadline(run_tool(tool, input)).await
 }
 
 #[tokio::test]
 async fn a_script_is_run_as_it_says() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(
         &rig,
         &[
@@ -35,7 +35,7 @@ async fn a_script_is_run_as_it_says() {
         json!({"skill": "forms", "script": "scripts/line", "args": ["a b", "$(id)"], "input": "given"});
     let told = runs(&tool, input).await.unwrap_err();
     assert_eq!(told.0, "it failed with exit code 1.\n\nIts output:\nline a b 2\ngiven");
-    let skill = rig.catalog().join("skills/forms");
+    let skill = rig.catalog_folder().join("skills/forms");
     let told = runs(&tool, json!({"skill": "forms", "script": "lib/name.sh"})).await.unwrap();
     let workspace = std::fs::canonicalize(rig.path("")).unwrap();
     let script = skill.join("scripts/lib/name.sh");
@@ -49,7 +49,7 @@ async fn a_script_is_run_as_it_says() {
 
 #[test]
 fn first_lines_are_read_as_the_kernel_reads_them() {
-    let of = |start: &str| interpreter(start.as_bytes()).map(|argv| argv.join("|"));
+    let of = |start: &str| parse_shebang(start.as_bytes()).map(|argv| argv.join("|"));
     assert_eq!(of("#!/bin/sh\nx").as_deref(), Some("/bin/sh"));
     assert_eq!(of("#! /usr/bin/env -S python3 -u \nx").as_deref(), Some("/usr/bin/env|-S python3 -u"));
     assert_eq!(of("#!/bin/sh\r\n").as_deref(), Some("/bin/sh"));
@@ -58,7 +58,7 @@ fn first_lines_are_read_as_the_kernel_reads_them() {
 
 #[tokio::test]
 async fn only_scripts_of_skills_are_run() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(&rig, &[("scripts/a.sh", "echo a"), ("notes.sh", "echo notes"), ("scripts/data", "x")]);
     for (skill, script, why) in [
         ("forms", "notes.sh", "there are: scripts/a.sh"),
@@ -88,7 +88,7 @@ async fn only_scripts_of_skills_are_run() {
 
 #[tokio::test]
 async fn a_script_that_goes_wrong_is_told() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(
         &rig,
         &[
@@ -107,17 +107,17 @@ async fn a_script_that_goes_wrong_is_told() {
     assert_eq!(runs(&tool, script("lie.sh")).await, Ok("{\"ok\": \u{fffd}".into()));
     assert!(runs(&tool, script("none.sh")).await.is_err());
     tokio::select! {
-        told = run(&tool, script("hang.sh")) => panic!("{told:?}"),
-        _ = rig.written("pid") => {}
+        told = run_tool(&tool, script("hang.sh")) => panic!("{told:?}"),
+        _ = rig.wait_for_file("pid") => {}
     }
-    gone(&rig.written("pid").await).await;
+    wait_for_exit(&rig.wait_for_file("pid").await).await;
 }
 
 #[test]
 fn a_person_sees_what_is_run() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(&rig, &[("scripts/a.sh", "")]);
-    let asked = tool.leave_for(
+    let asked = tool.approval_prompt(
         &json!({"skill": "forms", "script": "a.sh", "args": ["-x", "a\nb\u{202e}"], "input": "one\u{1b}"}),
     );
     assert_snapshot!(asked, @r#"
@@ -137,11 +137,11 @@ fn a_person_sees_what_is_run() {
 
 #[tokio::test]
 async fn a_script_of_the_users_own_is_run_as_it_is_now_and_changes_nothing() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(&rig, &[]);
     let script = "echo \"one $1\"; cat \"$SKILL_DIR/SKILL.md\" | head -2; cat; \
                   echo forged > \"$0\" || echo kept; touch \"$SKILL_DIR/more\" || echo kept";
-    rig.create(&tool.skills, "own", json!({"scripts": {"run.sh": script, "data": "x"}})).await;
+    rig.create_skill(&tool.skills, "own", json!({"scripts": {"run.sh": script, "data": "x"}})).await;
     let input = json!({"skill": "own", "script": "run.sh", "args": ["a b"], "input": "given\n"});
     let told = runs(&tool, input).await.unwrap();
     assert!(told.starts_with("one a b\n---\nname: own\ngiven\n"), "{told}");
@@ -156,25 +156,25 @@ async fn a_script_of_the_users_own_is_run_as_it_is_now_and_changes_nothing() {
         let refused = runs(&tool, json!({"skill": "own", "script": script})).await.unwrap_err();
         assert!(refused.0.contains(why), "{refused}");
     }
-    rig.delete(&tool.skills, "own").await;
-    rig.create(&tool.skills, "own", json!({"scripts": {"run.sh": "#!/bin/sh\necho two"}})).await;
+    rig.delete_skill(&tool.skills, "own").await;
+    rig.create_skill(&tool.skills, "own", json!({"scripts": {"run.sh": "#!/bin/sh\necho two"}})).await;
     assert_eq!(runs(&tool, json!({"skill": "own", "script": "scripts/run.sh"})).await, Ok("two\n".into()));
-    rig.delete(&tool.skills, "own").await;
+    rig.delete_skill(&tool.skills, "own").await;
     let gone = runs(&tool, json!({"skill": "own", "script": "run.sh"})).await.unwrap_err();
     assert!(gone.0.contains("there is no skill"), "{gone}");
 }
 
 #[test]
 fn what_is_no_file_any_more_is_not_waited_for() {
-    let rig = Rig::new();
-    let RunSkillScript { skills, shelf, .. } = tool(&rig, &[("scripts/a.sh", "echo a")]);
-    put_pipe(&rig.catalog().join("skills/forms/scripts/a.sh"));
-    let told = blocks_within(move || laid_out(&skills, &shelf, "forms", "a.sh").map(|_| ()));
+    let rig = WorkspaceFixture::new();
+    let RunSkillScript { skills, skill_dirs: shelf, .. } = tool(&rig, &[("scripts/a.sh", "echo a")]);
+    replace_with_fifo(&rig.catalog_folder().join("skills/forms/scripts/a.sh"));
+    let told = with_deadline_blocking(move || prepare_script(&skills, &shelf, "forms", "a.sh").map(|_| ()));
     assert_eq!(told.unwrap_err().0, "the script cannot be read: it is not a file");
 }
 
-async fn until_one_is_left(folder: &Path) {
-    within(async {
+async fn wait_for_single_entry(folder: &Path) {
+    with_deadline(async {
         while std::fs::read_dir(folder).unwrap().count() > 1 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
@@ -184,32 +184,32 @@ async fn until_one_is_left(folder: &Path) {
 
 #[tokio::test]
 async fn a_script_has_its_skill_until_it_ends() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = tool(&rig, &[]);
     let waits = "echo > started; until [ -e told ]; do sleep 0.02; done; cat \"$SKILL_DIR/scripts/data\"";
-    rig.create(&tool.skills, "own", json!({"scripts": {"run.sh": waits, "data": "one\n"}})).await;
+    rig.create_skill(&tool.skills, "own", json!({"scripts": {"run.sh": waits, "data": "one\n"}})).await;
     let changes = async {
-        rig.written("started").await;
-        rig.delete(&tool.skills, "own").await;
-        tool.shelf.retire("own");
+        rig.wait_for_file("started").await;
+        rig.delete_skill(&tool.skills, "own").await;
+        tool.skill_dirs.invalidate("own");
         let gone = runs(&tool, json!({"skill": "own", "script": "run.sh"})).await.unwrap_err();
         assert!(gone.0.contains("there is no skill"), "{gone}");
-        rig.create(&tool.skills, "own", json!({"scripts": {"run.sh": "echo two"}})).await;
+        rig.create_skill(&tool.skills, "own", json!({"scripts": {"run.sh": "echo two"}})).await;
         let second = runs(&tool, json!({"skill": "own", "script": "run.sh"})).await;
         assert_eq!(second, Ok("two\n".into()));
-        assert_eq!(std::fs::read_dir(tool.shelf.folder()).unwrap().count(), 2);
-        rig.put("told", "");
+        assert_eq!(std::fs::read_dir(tool.skill_dirs.root()).unwrap().count(), 2);
+        rig.write_file("told", "");
     };
     let (first, ()) = tokio::join!(runs(&tool, json!({"skill": "own", "script": "run.sh"})), changes);
     assert_eq!(first, Ok("one\n".into()));
-    until_one_is_left(tool.shelf.folder()).await;
+    wait_for_single_entry(tool.skill_dirs.root()).await;
     // One whose caller has gone has nothing left either.
-    rig.create(&tool.skills, "hangs", json!({"scripts": {"run.sh": "echo $$ > pid; sleep 600"}})).await;
+    rig.create_skill(&tool.skills, "hangs", json!({"scripts": {"run.sh": "echo $$ > pid; sleep 600"}})).await;
     tokio::select! {
-        told = run(&tool, json!({"skill": "hangs", "script": "run.sh"})) => panic!("{told:?}"),
-        _ = rig.written("pid") => {}
+        told = run_tool(&tool, json!({"skill": "hangs", "script": "run.sh"})) => panic!("{told:?}"),
+        _ = rig.wait_for_file("pid") => {}
     }
-    tool.shelf.retire("hangs");
-    until_one_is_left(tool.shelf.folder()).await;
-    gone(&rig.written("pid").await).await;
+    tool.skill_dirs.invalidate("hangs");
+    wait_for_single_entry(tool.skill_dirs.root()).await;
+    wait_for_exit(&rig.wait_for_file("pid").await).await;
 }

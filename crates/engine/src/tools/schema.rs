@@ -6,16 +6,16 @@ use std::sync::OnceLock;
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
-use super::branching::Work;
+use super::schema_cost::SchemaCost;
 
 /// The largest schema, in bytes of JSON.
-const MAX_SCHEMA: usize = 256 * 1024;
+const MAX_SCHEMA_BYTES: usize = 256 * 1024;
 /// How many faults of an input the model is told at once.
-const MAX_FAULTS: usize = 5;
+const MAX_REPORTED_ERRORS: usize = 5;
 /// How much it is told of each, in characters.
-const MAX_TOLD: usize = 300;
+const MAX_ERROR_CHARS: usize = 300;
 /// The memory that a pattern of a schema may take, in bytes.
-const MAX_PATTERN: usize = 1024 * 1024;
+const MAX_PATTERN_BYTES: usize = 1024 * 1024;
 
 /// The schema of a tool's input, compiled when it is first needed.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Schema(OnceLock<Option<Compiled>>);
 #[derive(Debug)]
 struct Compiled {
     validator: Validator,
-    work: Work,
+    cost: SchemaCost,
 }
 
 impl Schema {
@@ -40,7 +40,7 @@ impl Schema {
     ///
     /// # Errors
     /// For the model: where it is not, and what is wanted there.
-    pub(super) fn check(&self, schema: &Value, input: &Value) -> Result<(), String> {
+    pub(super) fn validate(&self, schema: &Value, input: &Value) -> Result<(), String> {
         let compiled = self.0.get_or_init(|| {
             let compiled = compile(schema);
             if let Err(reason) = &compiled {
@@ -49,12 +49,13 @@ impl Schema {
             compiled.ok()
         });
         // A tool with a schema that is none reads its input with the same care.
-        let Some(Compiled { validator, work }) = compiled else { return Ok(()) };
-        if !work.fits(input) {
+        let Some(Compiled { validator, cost: work }) = compiled else { return Ok(()) };
+        if !work.is_affordable(input) {
             return Err("the input is nested too deeply to be checked against its schema".into());
         }
         let mut faults = validator.iter_errors(input);
-        let mut told: Vec<String> = faults.by_ref().take(MAX_FAULTS).map(|fault| line(&fault)).collect();
+        let mut told: Vec<String> =
+            faults.by_ref().take(MAX_REPORTED_ERRORS).map(|fault| error_line(&fault)).collect();
         if told.is_empty() {
             return Ok(());
         }
@@ -67,26 +68,26 @@ impl Schema {
 
 fn compile(schema: &Value) -> Result<Compiled, String> {
     let size = schema.to_string().len();
-    if size > MAX_SCHEMA {
-        return Err(format!("it has {size} bytes; at most {MAX_SCHEMA} are taken"));
+    if size > MAX_SCHEMA_BYTES {
+        return Err(format!("it has {size} bytes; at most {MAX_SCHEMA_BYTES} are taken"));
     }
-    let work = Work::of(schema)?;
+    let work = SchemaCost::of_schema(schema)?;
     // Patterns are matched in linear time, and nothing is fetched.
-    let patterns = PatternOptions::regex().size_limit(MAX_PATTERN).dfa_size_limit(MAX_PATTERN);
+    let patterns = PatternOptions::regex().size_limit(MAX_PATTERN_BYTES).dfa_size_limit(MAX_PATTERN_BYTES);
     let compiled = jsonschema::options().offline().with_pattern_options(patterns).build(schema);
-    let validator = compiled.map_err(|error| shortened(&error.masked().to_string()))?;
-    Ok(Compiled { validator, work })
+    let validator = compiled.map_err(|error| truncated(&error.masked().to_string()))?;
+    Ok(Compiled { validator, cost: work })
 }
 
 /// A fault, without the value at fault: the model has it, and it may be long.
-fn line(fault: &jsonschema::ValidationError<'_>) -> String {
+fn error_line(fault: &jsonschema::ValidationError<'_>) -> String {
     let path = fault.instance_path().to_string();
     let path = if path.is_empty() { "/" } else { &path };
-    shortened(&format!("- at `{path}`: {}", fault.masked_with("it")))
+    truncated(&format!("- at `{path}`: {}", fault.masked_with("it")))
 }
 
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(MAX_TOLD) {
+fn truncated(text: &str) -> String {
+    match text.char_indices().nth(MAX_ERROR_CHARS) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
     }
@@ -100,7 +101,7 @@ mod tests {
     use super::*;
 
     fn check(schema: &Value, input: &Value) -> Result<(), String> {
-        Schema::default().check(schema, input)
+        Schema::default().validate(schema, input)
     }
 
     #[test]

@@ -5,69 +5,73 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use leash::{Command, Ended, Limits};
+use leash::{Command, ExitStatus, Limits};
 use rustix::fs::OFlags;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::files::Workspace;
-use super::program::{MAX_TIME, Outcome, Programs, Stderr};
-use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, leave, parse};
-use crate::models::ToolSpec;
+use super::process::{MAX_TIMEOUT, ProcessOutcome, ProcessRunner, StderrMode};
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, approval, parse_input};
+use crate::llm::ToolSpec;
 
 /// The longest command, in bytes: a person who is asked for leave sees all of it.
-const MAX_COMMAND: usize = 8_000;
+const MAX_COMMAND_BYTES: usize = 8_000;
 /// How long a command may run where the model does not say.
-const TIME: Duration = Duration::from_mins(2);
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// See the module.
 pub(super) struct Shell {
-    programs: Programs,
+    runner: ProcessRunner,
     workspace: Workspace,
     network: bool,
-    program: &'static str,
+    shell_path: &'static str,
 }
 
 #[derive(Deserialize)]
-struct Input {
+struct ShellInput {
     command: String,
     timeout_s: Option<u64>,
     folder: Option<String>,
 }
 
-impl Input {
-    fn time(&self) -> Duration {
-        self.timeout_s.map_or(TIME, Duration::from_secs).clamp(Duration::from_secs(1), MAX_TIME)
+impl ShellInput {
+    fn timeout(&self) -> Duration {
+        self.timeout_s.map_or(DEFAULT_TIMEOUT, Duration::from_secs).clamp(Duration::from_secs(1), MAX_TIMEOUT)
     }
 }
 
 impl Shell {
     /// A shell whose commands may use the network if `network` says so.
-    pub(super) fn new(programs: Programs, workspace: Workspace, network: bool) -> Self {
+    pub(super) fn new(programs: ProcessRunner, workspace: Workspace, network: bool) -> Self {
         let program = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
-        Self { programs, workspace, network, program }
+        Self { runner: programs, workspace, network, shell_path: program }
     }
 
     async fn run_command(&self, invocation: Invocation) -> Result<ToolStep, ToolError> {
-        let input: Input = parse(invocation.input)?;
-        check(&input.command)?;
+        let input: ShellInput = parse_input(invocation.input)?;
+        validate_command(&input.command)?;
         let folder = input.folder.clone().unwrap_or_else(|| ".".into());
         let command = Command {
-            argv: [self.program, "-c", &input.command].map(OsString::from).into(),
+            argv: [self.shell_path, "-c", &input.command].map(OsString::from).into(),
             folder: PathBuf::from(&folder),
             env: Vec::new(),
             network: self.network,
-            limits: Limits { time: Some(input.time()), ..Limits::default() },
+            limits: Limits { time: Some(input.timeout()), ..Limits::default() },
         };
         // It is there and in the workspace; the leash holds it there.
         let is_there =
             move |workspace: Workspace| workspace.open(&folder, OFlags::DIRECTORY).map(|_| String::new());
-        self.workspace.blocking(is_there).await?;
-        let ran = self.programs.run(invocation.call_id, command, Vec::new(), Stderr::Joined).await?;
-        let output = if ran.output.is_empty() { "(no output)" } else { ran.output.trim_end_matches('\n') };
-        match (ran.ended, ran.ended.broken_off(input.time())) {
+        self.workspace.run_blocking(is_there).await?;
+        let commit_run = self.runner.run(invocation.call_id, command, Vec::new(), StderrMode::Merged).await?;
+        let output = if commit_run.output.is_empty() {
+            "(no output)"
+        } else {
+            commit_run.output.trim_end_matches('\n')
+        };
+        match (commit_run.outcome, commit_run.outcome.abort_reason(input.timeout())) {
             (_, Some(how)) => Err(ToolError(format!("{how}. Its output until then:\n\n{output}"))),
-            (Outcome::Ended(Ended::Exited(code)), None) => {
+            (ProcessOutcome::Ended(ExitStatus::Exited(code)), None) => {
                 let text = format!("{output}\n[exit code {code}]");
                 Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
             }
@@ -76,10 +80,10 @@ impl Shell {
     }
 }
 
-fn check(command: &str) -> Result<(), ToolError> {
-    if command.trim().is_empty() || command.len() > MAX_COMMAND {
+fn validate_command(command: &str) -> Result<(), ToolError> {
+    if command.trim().is_empty() || command.len() > MAX_COMMAND_BYTES {
         return Err(ToolError(format!(
-            "`command` must be 1 to {MAX_COMMAND} bytes long and not blank; put more into a file with `write_file`, \
+            "`command` must be 1 to {MAX_COMMAND_BYTES} bytes long and not blank; put more into a file with `write_file`, \
              and run that"
         )));
     }
@@ -92,7 +96,7 @@ fn check(command: &str) -> Result<(), ToolError> {
 impl Tool for Shell {
     fn spec(&self) -> ToolSpec {
         let network = if self.network { "It can use the network" } else { "It has no network" };
-        let most = MAX_TIME.as_secs();
+        let most = MAX_TIMEOUT.as_secs();
         ToolSpec {
             name: "shell".into(),
             description: format!(
@@ -107,7 +111,7 @@ impl Tool for Shell {
                         "type": "integer",
                         "minimum": 1,
                         "maximum": most,
-                        "description": format!("How many seconds it may take; {} if nothing else is said.", TIME.as_secs()),
+                        "description": format!("How many seconds it may take; {} if nothing else is said.", DEFAULT_TIMEOUT.as_secs()),
                     },
                     "folder": {
                         "type": "string",
@@ -127,17 +131,22 @@ impl Tool for Shell {
         Permission::Ask
     }
 
-    fn leave_for(&self, input: &Value) -> String {
-        let Ok(input) = Input::deserialize(input) else { return leave::plain(&self.spec().name, input) };
-        let network = leave::network(self.network);
+    fn approval_prompt(&self, input: &Value) -> String {
+        let Ok(input) = ShellInput::deserialize(input) else {
+            return approval::default_prompt(&self.spec().name, input);
+        };
+        let network = approval::network_label(self.network);
         let place =
             input.folder.as_ref().map_or_else(String::new, |folder| format!(" in the folder {folder:?}"));
-        let command = leave::excerpt(&input.command, "", MAX_COMMAND);
-        format!("Run this command{place}, {network}, for at most {} s?\n\n{command}", input.time().as_secs())
+        let command = approval::excerpt(&input.command, "", MAX_COMMAND_BYTES);
+        format!(
+            "Run this command{place}, {network}, for at most {} s?\n\n{command}",
+            input.timeout().as_secs()
+        )
     }
 
     fn command(&self, input: &Value) -> Option<String> {
-        let Input { command, folder, .. } = Input::deserialize(input).ok()?;
+        let ShellInput { command, folder, .. } = ShellInput::deserialize(input).ok()?;
         // In another folder the same words may run another program.
         match folder.as_deref().filter(|folder| !matches!(*folder, "" | ".")) {
             Some(folder) => Some(format!("cd {folder:?} && {command}")),

@@ -3,33 +3,33 @@
 use insta::assert_snapshot;
 
 use super::*;
-use crate::testing::within;
-use crate::tools::rig::{Rig, gone, run};
+use crate::testing::with_deadline;
+use crate::tools::fixture::{WorkspaceFixture, run_tool, wait_for_exit};
 
-fn shell(rig: &Rig) -> Shell {
-    Shell::new(rig.programs(), rig.workspace.clone(), false)
+fn shell(rig: &WorkspaceFixture) -> Shell {
+    Shell::new(rig.runner(), rig.workspace.clone(), false)
 }
 
-async fn runs(rig: &Rig, command: &str) -> Result<String, ToolError> {
-    within(run(&shell(rig), json!({"command": command}))).await
+async fn runs(rig: &WorkspaceFixture, command: &str) -> Result<String, ToolError> {
+    with_deadline(run_tool(&shell(rig), json!({"command": command}))).await
 }
 
 #[tokio::test]
 async fn what_a_command_writes_and_how_it_ends_is_told() {
-    let rig = Rig::new();
-    rig.put("sub/a", "");
+    let rig = WorkspaceFixture::new();
+    rig.write_file("sub/a", "");
     let both = runs(&rig, "echo out; echo err >&2; exit 3").await.unwrap();
     assert!(both.contains("out\n") && both.contains("err\n") && both.ends_with("\n[exit code 3]"), "{both}");
     assert_eq!(runs(&rig, "true").await, Ok("(no output)\n[exit code 0]".into()));
     assert_eq!(runs(&rig, "cat").await, Ok("(no output)\n[exit code 0]".into()));
-    let inner = run(&shell(&rig), json!({"command": "ls; echo new > b", "folder": "sub"})).await;
+    let inner = run_tool(&shell(&rig), json!({"command": "ls; echo new > b", "folder": "sub"})).await;
     assert_eq!(inner, Ok("a\n[exit code 0]".into()));
-    assert_eq!(rig.content("sub/b"), "new\n");
+    assert_eq!(rig.read_file("sub/b"), "new\n");
 }
 
 #[tokio::test]
 async fn it_says_what_it_runs_for_what_a_person_allows_for_good() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let command = |input| shell(&rig).command(&input);
     assert_eq!(command(json!({"command": "git status", "timeout_s": 3})).as_deref(), Some("git status"));
     assert_eq!(command(json!({"command": 7})), None);
@@ -37,50 +37,50 @@ async fn it_says_what_it_runs_for_what_a_person_allows_for_good() {
 
 #[tokio::test]
 async fn one_that_hangs_is_ended() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = shell(&rig);
-    let hung = run(&tool, json!({"command": "echo $$ > pid; echo begun; sleep 1000", "timeout_s": 1}));
-    let told = within(hung).await.unwrap_err();
+    let hung = run_tool(&tool, json!({"command": "echo $$ > pid; echo begun; sleep 1000", "timeout_s": 1}));
+    let told = with_deadline(hung).await.unwrap_err();
     assert_eq!(told.0, "it was stopped after 1 s, all the time that it had. Its output until then:\n\nbegun");
-    gone(&rig.written("pid").await).await;
+    wait_for_exit(&rig.wait_for_file("pid").await).await;
 }
 
 #[tokio::test]
 async fn one_that_crashes_is_told() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let told = runs(&rig, "echo before; kill -SEGV $$").await.unwrap_err();
     assert!(told.0.starts_with("it was ended by signal") && told.0.ends_with("\n\nbefore"), "{told}");
 }
 
 #[tokio::test]
 async fn one_that_floods_is_cut_and_kept_in_a_file() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let line =
         runs(&rig, "echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last").await.unwrap();
-    assert!(line.len() < MAX_INLINE_TOLD, "{}", line.len());
+    assert!(line.len() < MAX_TRUNCATED_BYTES, "{}", line.len());
     assert!(line.starts_with("first\nxxx") && line.ends_with("xxx\nlast\n[exit code 0]"), "{line}");
-    let [file] = rig.names("tool-output").try_into().unwrap();
+    let [file] = rig.list_names("tool-output").try_into().unwrap();
     assert!(line.contains(&format!("all of it is in the file `tool-output/{file}`")), "{line}");
-    assert_eq!(rig.content(&format!("tool-output/{file}")).len(), 3_000_000 + 12);
+    assert_eq!(rig.read_file(&format!("tool-output/{file}")).len(), 3_000_000 + 12);
 }
 
 /// Far less than what comes.
-const MAX_INLINE_TOLD: usize = 20_000;
+const MAX_TRUNCATED_BYTES: usize = 20_000;
 
 #[tokio::test]
 async fn one_that_never_stops_writing_is_ended() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let told = runs(&rig, "echo $$ > pid; yes").await.unwrap_err();
     assert!(told.0.starts_with("it was stopped because it wrote over 268435456 bytes"), "{told}");
     assert!(told.0.contains("the first 67108864 bytes are in the file"), "{told}");
-    let [file] = rig.names("tool-output").try_into().unwrap();
+    let [file] = rig.list_names("tool-output").try_into().unwrap();
     assert_eq!(std::fs::metadata(rig.path("tool-output").join(file)).unwrap().len(), 64 << 20);
-    gone(&rig.written("pid").await).await;
+    wait_for_exit(&rig.wait_for_file("pid").await).await;
 }
 
 #[tokio::test]
 async fn bytes_that_are_no_text_are_marked() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     assert_eq!(runs(&rig, "printf 'gr\\374n\\n'").await, Ok("gr\u{fffd}n\n[exit code 0]".into()));
     let bytes = runs(&rig, "head -c 200000 /dev/urandom").await.unwrap();
     assert!(bytes.len() < 64 * 1024, "{}", bytes.len());
@@ -88,71 +88,72 @@ async fn bytes_that_are_no_text_are_marked() {
 
 #[tokio::test]
 async fn what_it_leaves_behind_is_not_waited_for() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let before = std::time::Instant::now();
     let told = runs(&rig, "sleep 15 & echo done").await;
     assert_eq!(told, Ok("done\n[exit code 0]".into()));
     assert!(before.elapsed() < Duration::from_secs(10));
     // One that writes nothing any more is waited for.
     let silent = runs(&rig, "exec >&- 2>&-; sleep 0.2; echo late > late").await;
-    assert_eq!((silent, rig.content("late").as_str()), (Ok("(no output)\n[exit code 0]".into()), "late\n"));
+    assert_eq!((silent, rig.read_file("late").as_str()), (Ok("(no output)\n[exit code 0]".into()), "late\n"));
 }
 
 #[tokio::test]
 async fn let_go_of_it_ends() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = shell(&rig);
-    let call = run(&tool, json!({"command": "echo $$ > pid; while :; do sleep 0.05; done"}));
+    let call = run_tool(&tool, json!({"command": "echo $$ > pid; while :; do sleep 0.05; done"}));
     tokio::select! {
         told = call => panic!("{told:?}"),
-        _ = rig.written("pid") => {}
+        _ = rig.wait_for_file("pid") => {}
     }
-    gone(&rig.written("pid").await).await;
+    wait_for_exit(&rig.wait_for_file("pid").await).await;
 }
 
 #[tokio::test]
 async fn nothing_leads_outside() {
-    let rig = Rig::new();
-    for way in rig.ways_out() {
+    let rig = WorkspaceFixture::new();
+    for way in rig.escape_paths() {
         let folder = way.strip_suffix("secret").unwrap().trim_end_matches('/');
-        let refused = run(&shell(&rig), json!({"command": "ls", "folder": folder})).await.unwrap_err();
+        let refused = run_tool(&shell(&rig), json!({"command": "ls", "folder": folder})).await.unwrap_err();
         assert!(refused.0.contains("cannot be opened"), "{folder}: {refused}");
     }
-    let refused = run(&shell(&rig), json!({"command": "ls", "folder": "nothing"})).await.unwrap_err();
+    let refused = run_tool(&shell(&rig), json!({"command": "ls", "folder": "nothing"})).await.unwrap_err();
     assert!(refused.0.contains("no such file or folder"), "{refused}");
 }
 
 #[tokio::test]
 async fn bounds_are_kept() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     for command in ["", " \n", &"x".repeat(8_001), "echo a\0b"] {
         assert!(runs(&rig, command).await.unwrap_err().0.starts_with("`command` must"), "{command}");
     }
-    let of = |timeout_s| Input { command: String::new(), timeout_s, folder: None }.time().as_secs();
+    let of = |timeout_s| ShellInput { command: String::new(), timeout_s, folder: None }.timeout().as_secs();
     assert_eq!([of(None), of(Some(0)), of(Some(7)), of(Some(u64::MAX))], [120, 1, 7, 600]);
 }
 
 #[test]
 fn a_person_sees_the_whole_command() {
-    let rig = Rig::new();
-    let asked = shell(&rig).leave_for(&json!({"command": "ls\n# \u{202e}\u{1b}[2K rm", "folder": "a\"b"}));
+    let rig = WorkspaceFixture::new();
+    let asked =
+        shell(&rig).approval_prompt(&json!({"command": "ls\n# \u{202e}\u{1b}[2K rm", "folder": "a\"b"}));
     assert_snapshot!(asked, @r#"
     Run this command in the folder "a\"b", without the network, for at most 120 s?
 
     ls
     # \u{202e}\u{1b}[2K rm
     "#);
-    let longest = "x".repeat(8_000);
-    let tool = Shell::new(rig.programs(), rig.workspace.clone(), true);
-    let asked = tool.leave_for(&json!({"command": longest, "timeout_s": 5}));
-    assert_eq!(asked, format!("Run this command, with the network, for at most 5 s?\n\n{longest}"));
+    let longest_prefix = "x".repeat(8_000);
+    let tool = Shell::new(rig.runner(), rig.workspace.clone(), true);
+    let asked = tool.approval_prompt(&json!({"command": longest_prefix, "timeout_s": 5}));
+    assert_eq!(asked, format!("Run this command, with the network, for at most 5 s?\n\n{longest_prefix}"));
     let odd = json!({"command": ["ls"]});
-    assert_eq!(tool.leave_for(&odd), format!("Allow `shell` with this input? {odd}"));
+    assert_eq!(tool.approval_prompt(&odd), format!("Allow `shell` with this input? {odd}"));
 }
 
 #[test]
 fn it_wants_leave_and_is_not_repeated() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     assert_eq!((shell(&rig).permission(), shell(&rig).idempotent()), (Permission::Ask, false));
     assert!(shell(&rig).spec().description.contains("It has no network"));
 }

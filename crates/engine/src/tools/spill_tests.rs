@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::tools::rig::Rig;
+use crate::tools::fixture::WorkspaceFixture;
 
-async fn spilled(rig: &Rig, call_id: CallId, pieces: &[&[u8]]) -> String {
-    let mut spool = rig.outputs().spool(call_id);
+async fn spool_pieces(rig: &WorkspaceFixture, call_id: CallId, pieces: &[&[u8]]) -> String {
+    let mut spool = rig.spill_dir().spool(call_id);
     for piece in pieces {
         spool.push(piece).await;
     }
@@ -15,119 +15,119 @@ async fn spilled(rig: &Rig, call_id: CallId, pieces: &[&[u8]]) -> String {
 
 #[tokio::test]
 async fn what_is_short_stays_whole() {
-    let rig = Rig::new();
-    let most = "x".repeat(MAX_INLINE);
-    assert_eq!(spilled(&rig, CallId::new(), &[most.as_bytes()]).await, most);
-    assert_eq!(rig.outputs().text(CallId::new(), most.clone(), MAX_INLINE).await, most);
-    assert_eq!(spilled(&rig, CallId::new(), &[]).await, "");
-    assert!(rig.names(".").is_empty());
+    let rig = WorkspaceFixture::new();
+    let most = "x".repeat(MAX_INLINE_BYTES);
+    assert_eq!(spool_pieces(&rig, CallId::new(), &[most.as_bytes()]).await, most);
+    assert_eq!(rig.spill_dir().limit_text(CallId::new(), most.clone(), MAX_INLINE_BYTES).await, most);
+    assert_eq!(spool_pieces(&rig, CallId::new(), &[]).await, "");
+    assert!(rig.list_names(".").is_empty());
 }
 
 #[tokio::test]
 async fn what_is_long_goes_to_a_file() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     // Each end falls into the middle of a character.
     let text = format!("x{}y", "ü".repeat(50_000));
     for at_once in [true, false] {
         let call_id = CallId::new();
         let told = if at_once {
-            rig.outputs().text(call_id, text.clone(), MAX_INLINE).await
+            rig.spill_dir().limit_text(call_id, text.clone(), MAX_INLINE_BYTES).await
         } else {
-            spilled(&rig, call_id, &text.as_bytes().chunks(999).collect::<Vec<_>>()).await
+            spool_pieces(&rig, call_id, &text.as_bytes().chunks(999).collect::<Vec<_>>()).await
         };
         let path = format!("tool-output/{call_id}.txt");
-        let (head, tail) = ("ü".repeat(END / 2 - 1), "ü".repeat(END / 2 - 1));
+        let (head, tail) = ("ü".repeat(HEAD_TAIL_BYTES / 2 - 1), "ü".repeat(HEAD_TAIL_BYTES / 2 - 1));
         let cut = format!(
             "[cut: 100002 bytes came; all of it is in the file `{path}`; `read_file` reads on with `offset` and \
              `limit`. It ends:]"
         );
         assert!(told == format!("x{head}\n\n{cut}\n\n{tail}y"), "{}", told.len());
-        assert!(rig.content(&path) == text);
+        assert!(rig.read_file(&path) == text);
     }
 }
 
 #[tokio::test]
 async fn errors_are_bounded_and_questions_left_alone() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let long = Err(ToolError("x".repeat(100_000)));
-    let told = rig.outputs().bounded(CallId::new(), long, 200_000).await.unwrap_err();
+    let told = rig.spill_dir().limit_output(CallId::new(), long, 200_000).await.unwrap_err();
     assert!(told.0.len() < 20_000 && told.0.contains("all of it is in the file"));
     let asks = Ok(ToolStep::Ask(crate::tools::Question { text: "x".repeat(100_000), options: None }));
-    assert_eq!(rig.outputs().bounded(CallId::new(), asks.clone(), MAX_INLINE).await, asks);
+    assert_eq!(rig.spill_dir().limit_output(CallId::new(), asks.clone(), MAX_INLINE_BYTES).await, asks);
 }
 
 #[tokio::test]
 async fn a_call_that_runs_again_has_one_file() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let call_id = CallId::new();
     for text in ["a", "b"] {
-        spilled(&rig, call_id, &[text.repeat(70_000).as_bytes()]).await;
+        spool_pieces(&rig, call_id, &[text.repeat(70_000).as_bytes()]).await;
     }
-    assert_eq!(rig.names("tool-output"), [format!("{call_id}.txt")]);
-    assert_eq!(rig.content(&format!("tool-output/{call_id}.txt")), "b".repeat(70_000));
+    assert_eq!(rig.list_names("tool-output"), [format!("{call_id}.txt")]);
+    assert_eq!(rig.read_file(&format!("tool-output/{call_id}.txt")), "b".repeat(70_000));
 }
 
 #[tokio::test]
 async fn nothing_outside_is_changed() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let long = "x".repeat(70_000);
-    rig.put_link("tool-output", "..");
-    let told = spilled(&rig, CallId::new(), &[long.as_bytes()]).await;
+    rig.create_symlink("tool-output", "..");
+    let told = spool_pieces(&rig, CallId::new(), &[long.as_bytes()]).await;
     assert!(told.contains("it could not be kept in a file") && told.contains("leads out"), "{told}");
     std::fs::remove_file(rig.path("tool-output")).unwrap();
     // What lies in the file's place is replaced, never followed.
     let call_id = CallId::new();
-    rig.put("tool-output/other", "");
-    rig.put_link(&format!("tool-output/{call_id}.txt"), "../../secret");
-    spilled(&rig, call_id, &[long.as_bytes()]).await;
-    assert_eq!(rig.content(&format!("tool-output/{call_id}.txt")), long);
+    rig.write_file("tool-output/other", "");
+    rig.create_symlink(&format!("tool-output/{call_id}.txt"), "../../secret");
+    spool_pieces(&rig, call_id, &[long.as_bytes()]).await;
+    assert_eq!(rig.read_file(&format!("tool-output/{call_id}.txt")), long);
     let call_id = CallId::new();
     std::fs::create_dir(rig.path(&format!("tool-output/{call_id}.txt"))).unwrap();
-    let told = spilled(&rig, call_id, &[long.as_bytes()]).await;
+    let told = spool_pieces(&rig, call_id, &[long.as_bytes()]).await;
     assert!(told.contains("it could not be kept in a file") && told.len() < 20_000, "{told}");
-    rig.check_outside();
+    rig.assert_outside_unchanged();
 }
 
 #[tokio::test]
 async fn the_oldest_files_go() {
-    let rig = Rig::new();
-    rig.put("tool-output/notes.txt", "of somebody else");
+    let rig = WorkspaceFixture::new();
+    rig.write_file("tool-output/notes.txt", "of somebody else");
     let mut calls = Vec::new();
     for number in 0..MAX_FILES + 3 {
         let call_id = CallId::new();
         if number < MAX_FILES {
-            rig.put(&format!("tool-output/{call_id}.txt"), "x");
+            rig.write_file(&format!("tool-output/{call_id}.txt"), "x");
         } else {
-            spilled(&rig, call_id, &[&vec![b'x'; 70_000]]).await;
+            spool_pieces(&rig, call_id, &[&vec![b'x'; 70_000]]).await;
         }
         calls.push(call_id);
     }
     let mut expected: Vec<_> = calls[3..].iter().map(|call| format!("{call}.txt")).collect();
     expected.push("notes.txt".into());
-    assert_eq!(rig.names("tool-output"), expected);
+    assert_eq!(rig.list_names("tool-output"), expected);
     // Large ones go sooner. This one only seems to be large.
     let large = std::fs::File::create(rig.path(&format!("tool-output/{}.txt", calls[20]))).unwrap();
-    large.set_len(MAX_KEPT).unwrap();
-    spilled(&rig, CallId::new(), &[&vec![b'x'; 70_000]]).await;
-    assert_eq!(rig.names("tool-output").len(), MAX_FILES + 3 - 21 + 2);
+    large.set_len(MAX_TOTAL_BYTES).unwrap();
+    spool_pieces(&rig, CallId::new(), &[&vec![b'x'; 70_000]]).await;
+    assert_eq!(rig.list_names("tool-output").len(), MAX_FILES + 3 - 21 + 2);
 }
 
 #[tokio::test]
 async fn many_small_files_are_kept_and_one_that_is_gone_says_so() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let calls: Vec<CallId> = (0..200).map(|_| CallId::new()).collect();
     for call_id in &calls {
-        spilled(&rig, *call_id, &[&vec![b'x'; MAX_INLINE + 1]]).await;
+        spool_pieces(&rig, *call_id, &[&vec![b'x'; MAX_INLINE_BYTES + 1]]).await;
     }
-    assert_eq!(rig.names("tool-output").len(), calls.len());
+    assert_eq!(rig.list_names("tool-output").len(), calls.len());
     let first = format!("tool-output/{}.txt", calls[0]);
-    let read = async || rig.workspace.place(&first).and_then(|place| place.read(u64::MAX));
-    assert_eq!(read().await.map(|text| text.len()), Ok(MAX_INLINE + 1));
+    let read = async || rig.workspace.locate(&first).and_then(|place| place.read(u64::MAX));
+    assert_eq!(read().await.map(|text| text.len()), Ok(MAX_INLINE_BYTES + 1));
     std::fs::remove_file(rig.path(&first)).unwrap();
     let gone = read().await.unwrap_err().0;
     assert!(gone.contains("is no longer kept") && gone.contains("make the call again"), "{gone}");
     // Of other files nothing is claimed.
-    let other = rig.workspace.place("tool-output/notes.txt").and_then(|place| place.read(9)).unwrap_err().0;
+    let other = rig.workspace.locate("tool-output/notes.txt").and_then(|place| place.read(9)).unwrap_err().0;
     assert!(other.contains("there is no such file"), "{other}");
 }
 
@@ -135,7 +135,7 @@ proptest! {
     #[test]
     fn ends_are_whole_characters(text in "[aü€😀]{0,30}", max in 4_usize..40) {
         let bytes = text.as_bytes();
-        for end in [whole_characters_first(bytes, max), whole_characters_last(bytes, max)] {
+        for end in [utf8_prefix(bytes, max), utf8_suffix(bytes, max)] {
             prop_assert!(std::str::from_utf8(end).is_ok() && end.len() <= max);
             prop_assert!(end.len() + 4 > max.min(bytes.len()));
         }
@@ -143,7 +143,7 @@ proptest! {
 
     #[test]
     fn pieces_make_no_difference(sizes in prop::collection::vec(1_usize..30_000, 1..12), text in any::<bool>()) {
-        let rig = Rig::new();
+        let rig = WorkspaceFixture::new();
         let total: usize = sizes.iter().sum();
         let byte = |at: usize| if text { b'a' + u8::try_from(at % 26).unwrap() } else { u8::try_from(at % 256).unwrap() };
         let all: Vec<u8> = (0..total).map(byte).collect();
@@ -156,7 +156,7 @@ proptest! {
         }
         let call_id = CallId::new();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let in_pieces = runtime.block_on(spilled(&rig, call_id, &pieces));
-        prop_assert!(in_pieces == runtime.block_on(spilled(&rig, call_id, &[&all])));
+        let in_pieces = runtime.block_on(spool_pieces(&rig, call_id, &pieces));
+        prop_assert!(in_pieces == runtime.block_on(spool_pieces(&rig, call_id, &[&all])));
     }
 }

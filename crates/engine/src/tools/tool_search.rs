@@ -7,17 +7,17 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
-use crate::models::{ToolSpec, normalised_schema};
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse_input};
+use crate::llm::{ToolSpec, normalised_schema};
 
 /// The tool's name.
 pub(super) const NAME: &str = "tool_search";
 /// How many tools are told of at most.
-const MAX_FOUND: usize = 8;
+const MAX_RESULTS: usize = 8;
 /// How long what is told may become, in bytes.
-const MAX_BYTES: usize = 32 * 1024;
+const MAX_RESULT_BYTES: usize = 32 * 1024;
 /// How much more a word in a name says than one in a description.
-const IN_NAME: usize = 4;
+const NAME_WEIGHT: usize = 4;
 
 /// See the module.
 pub(super) struct ToolSearch {
@@ -25,7 +25,7 @@ pub(super) struct ToolSearch {
 }
 
 #[derive(Deserialize)]
-struct Input {
+struct ToolSearchInput {
     query: String,
 }
 
@@ -36,7 +36,7 @@ impl ToolSearch {
     }
 
     /// The servers, each with how many tools it has.
-    fn servers(&self) -> String {
+    fn server_summary(&self) -> String {
         let mut servers: Vec<(String, usize)> = Vec::new();
         for tool in &self.tools {
             let name = tool.spec().name;
@@ -60,7 +60,7 @@ impl Tool for ToolSearch {
         let query = format!(
             "What the tool is to do, in a few words; or the name of a tool or a server. The servers, with how many \
              tools they have: {}",
-            self.servers()
+            self.server_summary()
         );
         let input_schema = json!({
             "type": "object",
@@ -80,40 +80,40 @@ impl Tool for ToolSearch {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let Input { query } = parse(invocation.input)?;
-            let specs: Vec<ToolSpec> = self.tools.iter().map(|tool| tool.spec()).collect();
-            let text = told(&best(&specs, &query));
+            let ToolSearchInput { query } = parse_input(invocation.input)?;
+            let declarations: Vec<ToolSpec> = self.tools.iter().map(|tool| tool.spec()).collect();
+            let text = format_results(&rank(&declarations, &query));
             Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
         })
     }
 }
 
 /// The tools that `query` speaks of, the likeliest first.
-fn best<'a>(specs: &'a [ToolSpec], query: &str) -> Vec<&'a ToolSpec> {
+fn rank<'a>(declarations: &'a [ToolSpec], query: &str) -> Vec<&'a ToolSpec> {
     let wanted = words(query);
     let documents: Vec<(BTreeSet<String>, BTreeSet<String>)> =
-        specs.iter().map(|spec| (words(&spec.name), words(&spec.description))).collect();
+        declarations.iter().map(|spec| (words(&spec.name), words(&spec.description))).collect();
     let has = |words: &BTreeSet<String>, wanted: &String| {
         words.iter().any(|word| word == wanted || (wanted.len() > 3 && word.starts_with(wanted.as_str())))
     };
-    let mut scored = vec![0_usize; specs.len()];
+    let mut scored = vec![0_usize; declarations.len()];
     for word in &wanted {
         let within = documents.iter().filter(|(name, about)| has(name, word) || has(about, word)).count();
         // What few tools have says more than what all have.
-        let weight = (1 + specs.len() / within.max(1)).ilog2() as usize + 1;
+        let weight = (1 + declarations.len() / within.max(1)).ilog2() as usize + 1;
         for ((name, about), score) in documents.iter().zip(&mut scored) {
-            *score += weight * (IN_NAME * usize::from(has(name, word)) + usize::from(has(about, word)));
+            *score += weight * (NAME_WEIGHT * usize::from(has(name, word)) + usize::from(has(about, word)));
         }
     }
     let mut found: Vec<(usize, &ToolSpec)> = scored
         .into_iter()
-        .zip(specs)
+        .zip(declarations)
         .map(|(score, spec)| (if spec.name == query.trim() { usize::MAX } else { score }, spec))
         .filter(|(score, _)| *score > 0)
         .collect();
     // Stable: of equals the earlier one.
     found.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
-    found.into_iter().take(MAX_FOUND).map(|(_, spec)| spec).collect()
+    found.into_iter().take(MAX_RESULTS).map(|(_, spec)| spec).collect()
 }
 
 fn words(text: &str) -> BTreeSet<String> {
@@ -121,7 +121,7 @@ fn words(text: &str) -> BTreeSet<String> {
     split.map(str::to_lowercase).collect()
 }
 
-fn told(found: &[&ToolSpec]) -> String {
+fn format_results(found: &[&ToolSpec]) -> String {
     if found.is_empty() {
         return "No tool was found. Try other words, or the name of a server.".to_owned();
     }
@@ -129,7 +129,7 @@ fn told(found: &[&ToolSpec]) -> String {
     for spec in found {
         let schema: Value = normalised_schema(&spec.input_schema);
         let next = format!("{}\n{}\ninput: {schema}\n\n", spec.name, spec.description);
-        if text.len() + next.len() > MAX_BYTES {
+        if text.len() + next.len() > MAX_RESULT_BYTES {
             text.push_str("More were found; ask more precisely.");
             break;
         }
@@ -149,25 +149,26 @@ mod tests {
 
     #[test]
     fn it_finds_by_what_tools_do_and_by_their_names() {
-        let specs = [
+        let declarations = [
             spec("mail__send", "Sends a message to a person."),
             spec("calendar__create_event", "Creates an event in the calendar."),
             spec("calendar__list", "Lists the events of a day."),
             spec("files__list", "Lists the files of a folder."),
         ];
-        let names =
-            |query: &str| best(&specs, query).into_iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>();
+        let names = |query: &str| {
+            rank(&declarations, query).into_iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>()
+        };
         assert_eq!(names("create an event")[0], "calendar__create_event");
         assert_eq!(names("write a message to a person")[0], "mail__send");
         assert_eq!(names("files__list")[0], "files__list");
         assert_eq!(names("calendar").len(), 2);
         assert!(names("qwertz").is_empty() && names("").is_empty());
-        assert!(told(&[]).contains("No tool was found"));
+        assert!(format_results(&[]).contains("No tool was found"));
     }
 
     #[test]
     fn what_is_told_is_bounded() {
         let long = spec("a__b", &"x".repeat(20_000));
-        assert!(told(&[&long, &long, &long]).len() < MAX_BYTES + 100);
+        assert!(format_results(&[&long, &long, &long]).len() < MAX_RESULT_BYTES + 100);
     }
 }

@@ -4,20 +4,20 @@ use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse};
-use crate::models::ToolSpec;
+use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse_input};
+use crate::llm::ToolSpec;
 
 /// The longest key, in bytes.
-const MAX_KEY: usize = 256;
+const MAX_KEY_BYTES: usize = 256;
 /// The largest value, in bytes of JSON.
-const MAX_VALUE: usize = 16 * 1024;
+const MAX_VALUE_BYTES: usize = 16 * 1024;
 
 pub(crate) const NAME: &str = "working_memory_set";
 
 pub(super) struct WorkingMemorySet;
 
 #[derive(Deserialize)]
-struct Input {
+struct WorkingMemorySetInput {
     key: String,
     value: Value,
 }
@@ -26,12 +26,12 @@ struct Input {
 ///
 /// # Errors
 /// What of it is wrong.
-pub(crate) fn check_memory(key: &str, value: &Value) -> Result<(), String> {
-    if key.is_empty() || key.len() > MAX_KEY {
-        return Err(format!("`key` must be 1 to {MAX_KEY} bytes long"));
+pub(crate) fn validate_working_memory(key: &str, value: &Value) -> Result<(), String> {
+    if key.is_empty() || key.len() > MAX_KEY_BYTES {
+        return Err(format!("`key` must be 1 to {MAX_KEY_BYTES} bytes long"));
     }
-    if value.to_string().len() > MAX_VALUE {
-        return Err(format!("`value` must be at most {MAX_VALUE} bytes of JSON"));
+    if value.to_string().len() > MAX_VALUE_BYTES {
+        return Err(format!("`value` must be at most {MAX_VALUE_BYTES} bytes of JSON"));
     }
     Ok(())
 }
@@ -70,8 +70,8 @@ impl Tool for WorkingMemorySet {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let Input { key, value } = parse(invocation.input)?;
-            check_memory(&key, &value).map_err(ToolError)?;
+            let WorkingMemorySetInput { key, value } = parse_input(invocation.input)?;
+            validate_working_memory(&key, &value).map_err(ToolError)?;
             let text = format!("kept under `{key}`");
             Ok(ToolStep::Done(ToolOutput {
                 text,

@@ -5,13 +5,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::files::Workspace;
-use super::{Invocation, Permission, Tool, ToolError, ToolStep, leave, parse};
-use crate::models::ToolSpec;
+use super::{Invocation, Permission, Tool, ToolError, ToolStep, approval, parse_input};
+use crate::llm::ToolSpec;
 
 /// The largest file that is written or edited, in bytes.
-const MAX_BYTES: usize = 1024 * 1024;
+const MAX_FILE_BYTES: usize = 1024 * 1024;
 /// How much of what is written a person is shown, in characters.
-const MAX_SHOWN: usize = 20_000;
+const MAX_SHOWN_CHARS: usize = 20_000;
 
 /// See the module.
 pub(super) struct WriteFile(pub(super) Workspace);
@@ -49,23 +49,23 @@ impl Tool for WriteFile {
         Permission::Ask
     }
 
-    fn leave_for(&self, input: &Value) -> String {
+    fn approval_prompt(&self, input: &Value) -> String {
         let Ok(WriteInput { path, content }) = WriteInput::deserialize(input) else {
-            return leave::plain(&self.spec().name, input);
+            return approval::default_prompt(&self.spec().name, input);
         };
-        match present(&self.0, &path) {
-            Present::Text(old) => {
-                let difference = leave::difference(&old, &content, MAX_SHOWN);
+        match existing_file(&self.0, &path) {
+            ExistingFile::Text(old) => {
+                let difference = approval::line_diff(&old, &content, MAX_SHOWN_CHARS);
                 format!("Change the file {path:?}? {difference}")
             }
             present => {
                 let place = match present {
-                    Present::Nothing => "the new file",
+                    ExistingFile::Missing => "the new file",
                     _ => "the file",
                 };
                 let replaced =
-                    if matches!(present, Present::Other) { ", in place of what is there" } else { "" };
-                let shown = leave::excerpt(&content, "", MAX_SHOWN);
+                    if matches!(present, ExistingFile::NotText) { ", in place of what is there" } else { "" };
+                let shown = approval::excerpt(&content, "", MAX_SHOWN_CHARS);
                 let len = content.len();
                 format!("Write {place} {path:?}{replaced}? It will hold {len} bytes:\n\n{shown}")
             }
@@ -74,37 +74,39 @@ impl Tool for WriteFile {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let input = parse(invocation.input)?;
-            self.0.blocking(move |workspace| write(&workspace, &input)).await
+            let input = parse_input(invocation.input)?;
+            self.0.run_blocking(move |workspace| write(&workspace, &input)).await
         })
     }
 }
 
 /// What a path leads to before it is written to.
-enum Present {
-    Nothing,
+enum ExistingFile {
+    Missing,
     Text(String),
     /// What is no text, or cannot be read.
-    Other,
+    NotText,
 }
 
-fn present(workspace: &Workspace, path: &str) -> Present {
-    match workspace.place(path).and_then(|place| place.exists()) {
+fn existing_file(workspace: &Workspace, path: &str) -> ExistingFile {
+    match workspace.locate(path).and_then(|place| place.exists()) {
         Ok(true) => {}
-        Ok(false) => return Present::Nothing,
+        Ok(false) => return ExistingFile::Missing,
         // A folder that is missing is made when the file is written.
-        Err(_) => return if workspace.is_missing(path) { Present::Nothing } else { Present::Other },
+        Err(_) => {
+            return if workspace.is_missing(path) { ExistingFile::Missing } else { ExistingFile::NotText };
+        }
     }
-    let text = workspace.place(path).and_then(|place| place.read(MAX_BYTES as u64));
-    text.map_or(Present::Other, Present::Text)
+    let text = workspace.locate(path).and_then(|place| place.read(MAX_FILE_BYTES as u64));
+    text.map_or(ExistingFile::NotText, ExistingFile::Text)
 }
 
 fn write(workspace: &Workspace, WriteInput { path, content }: &WriteInput) -> Result<String, ToolError> {
-    if content.len() > MAX_BYTES {
-        return Err(ToolError(format!("`content` must be at most {MAX_BYTES} bytes long")));
+    if content.len() > MAX_FILE_BYTES {
+        return Err(ToolError(format!("`content` must be at most {MAX_FILE_BYTES} bytes long")));
     }
     let _changing = workspace.lock();
-    workspace.new_place(path)?.replace(content)?;
+    workspace.locate_creating_folders(path)?.replace(content)?;
     Ok(format!("wrote {} bytes to `{path}`", content.len()))
 }
 
@@ -152,14 +154,14 @@ impl Tool for EditFile {
         Permission::Ask
     }
 
-    fn leave_for(&self, input: &Value) -> String {
+    fn approval_prompt(&self, input: &Value) -> String {
         let Ok(edit) = EditInput::deserialize(input) else {
-            return leave::plain(&self.spec().name, input);
+            return approval::default_prompt(&self.spec().name, input);
         };
-        if let Present::Text(before) = present(&self.0, &edit.path)
-            && let Ok((after, _)) = edited(&before, &edit)
+        if let ExistingFile::Text(before) = existing_file(&self.0, &edit.path)
+            && let Ok((after, _)) = apply_edit(&before, &edit)
         {
-            let difference = leave::difference(&before, &after, MAX_SHOWN);
+            let difference = approval::line_diff(&before, &after, MAX_SHOWN_CHARS);
             return format!("Edit the file {:?}? {difference}", edit.path);
         }
         // As things are it cannot be done; they may be otherwise by the time that it is.
@@ -170,7 +172,7 @@ impl Tool for EditFile {
             // Taking out is not putting an empty line in.
             if !text.is_empty() {
                 asked.push('\n');
-                asked.push_str(&leave::excerpt(&text, sign, MAX_SHOWN / 2));
+                asked.push_str(&approval::excerpt(&text, sign, MAX_SHOWN_CHARS / 2));
             }
         }
         asked
@@ -178,23 +180,26 @@ impl Tool for EditFile {
 
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
         Box::pin(async move {
-            let input = parse(invocation.input)?;
-            self.0.blocking(move |workspace| edit(&workspace, &input)).await
+            let input = parse_input(invocation.input)?;
+            self.0.run_blocking(move |workspace| edit(&workspace, &input)).await
         })
     }
 }
 
 fn edit(workspace: &Workspace, input: &EditInput) -> Result<String, ToolError> {
     let _changing = workspace.lock();
-    let place = workspace.place(&input.path)?;
-    let (text, times) = edited(&place.read(MAX_BYTES as u64)?, input)?;
+    let place = workspace.locate(&input.path)?;
+    let (text, times) = apply_edit(&place.read(MAX_FILE_BYTES as u64)?, input)?;
     place.replace(&text)?;
     let places = if times == 1 { "1 place".into() } else { format!("{times} places") };
     Ok(format!("edited `{}` in {places}", input.path))
 }
 
 /// The text after the edit, and in how many places it was changed.
-fn edited(text: &str, EditInput { path, old, new, all }: &EditInput) -> Result<(String, usize), ToolError> {
+fn apply_edit(
+    text: &str,
+    EditInput { path, old, new, all }: &EditInput,
+) -> Result<(String, usize), ToolError> {
     if old.is_empty() {
         return Err(ToolError("`old` must not be empty".into()));
     }
@@ -211,8 +216,8 @@ fn edited(text: &str, EditInput { path, old, new, all }: &EditInput) -> Result<(
     }
     // Before it is built: many long replacements would take all memory.
     let len = times.saturating_mul(new.len()).saturating_add(text.len() - times * old.len());
-    if len > MAX_BYTES {
-        return Err(ToolError(format!("`{path}` would be over {MAX_BYTES} bytes")));
+    if len > MAX_FILE_BYTES {
+        return Err(ToolError(format!("`{path}` would be over {MAX_FILE_BYTES} bytes")));
     }
     Ok((text.replace(old, new), times))
 }

@@ -4,34 +4,34 @@ use futures::future::join_all;
 use insta::assert_snapshot;
 
 use super::*;
-use crate::tools::rig::{Rig, run};
+use crate::tools::fixture::{WorkspaceFixture, run_tool};
 
 #[tokio::test]
 async fn a_file_is_written_and_written_again() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = WriteFile(rig.workspace.clone());
     for content in ["grün", "grün", ""] {
-        let said = run(&tool, json!({"path": "sub/notes.txt", "content": content})).await;
+        let said = run_tool(&tool, json!({"path": "sub/notes.txt", "content": content})).await;
         assert_eq!(said, Ok(format!("wrote {} bytes to `sub/notes.txt`", content.len())));
-        assert_eq!(rig.content("sub/notes.txt"), content);
+        assert_eq!(rig.read_file("sub/notes.txt"), content);
     }
 }
 
 #[tokio::test]
 async fn what_is_too_large_is_not_written() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = WriteFile(rig.workspace.clone());
-    let largest = "x".repeat(MAX_BYTES);
-    assert!(run(&tool, json!({"path": "a", "content": largest})).await.is_ok());
-    let refused = run(&tool, json!({"path": "sub/b", "content": largest + "x"})).await.unwrap_err();
+    let largest = "x".repeat(MAX_FILE_BYTES);
+    assert!(run_tool(&tool, json!({"path": "a", "content": largest})).await.is_ok());
+    let refused = run_tool(&tool, json!({"path": "sub/b", "content": largest + "x"})).await.unwrap_err();
     assert_eq!(refused.0, "`content` must be at most 1048576 bytes long");
-    assert_eq!(rig.names("."), ["a"]);
+    assert_eq!(rig.list_names("."), ["a"]);
 }
 
 #[tokio::test]
 async fn a_file_is_edited_in_one_place_or_in_all() {
-    let rig = Rig::new();
-    rig.put("a", "one two two");
+    let rig = WorkspaceFixture::new();
+    rig.write_file("a", "one two two");
     let tool = EditFile(rig.workspace.clone());
     for (old, new, all, said, after) in [
         ("one", "oneone", json!(null), "edited `a` in 1 place", "oneone two two"),
@@ -40,18 +40,18 @@ async fn a_file_is_edited_in_one_place_or_in_all() {
         ("2 2", "", json!(true), "edited `a` in 1 place", ""),
     ] {
         let input = json!({"path": "a", "old": old, "new": new, "all": all});
-        assert_eq!(run(&tool, input).await, Ok(said.into()));
-        assert_eq!(rig.content("a"), after);
+        assert_eq!(run_tool(&tool, input).await, Ok(said.into()));
+        assert_eq!(rig.read_file("a"), after);
     }
 }
 
 #[tokio::test]
 async fn an_edit_that_is_not_clear_changes_nothing() {
-    let rig = Rig::new();
-    rig.put("a", "ababa, x, x, x");
-    rig.put("latin", b"gr\xfcn");
-    rig.put("large", "x".repeat(MAX_BYTES + 1));
-    rig.put("full", "x".repeat(MAX_BYTES));
+    let rig = WorkspaceFixture::new();
+    rig.write_file("a", "ababa, x, x, x");
+    rig.write_file("latin", b"gr\xfcn");
+    rig.write_file("large", "x".repeat(MAX_FILE_BYTES + 1));
+    rig.write_file("full", "x".repeat(MAX_FILE_BYTES));
     let tool = EditFile(rig.workspace.clone());
     for (path, old, all, why) in [
         ("a", "", false, "`old` must not be empty"),
@@ -70,60 +70,61 @@ async fn an_edit_that_is_not_clear_changes_nothing() {
     ] {
         let new = "new".repeat(100_000);
         let input = json!({"path": path, "old": old, "new": new, "all": all});
-        let refused = run(&tool, input).await.unwrap_err();
+        let refused = run_tool(&tool, input).await.unwrap_err();
         assert!(refused.0.contains(why), "{path} {old}: {refused}");
     }
-    assert_eq!(rig.content("a"), "ababa, x, x, x");
-    assert_eq!(rig.names("."), ["a", "full", "large", "latin"]);
-    rig.check_outside();
+    assert_eq!(rig.read_file("a"), "ababa, x, x, x");
+    assert_eq!(rig.list_names("."), ["a", "full", "large", "latin"]);
+    rig.assert_outside_unchanged();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn edits_at_once_are_all_kept() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let words: Vec<String> = (10..50).map(|number| format!("word{number}")).collect();
-    rig.put("a", words.join(" "));
+    rig.write_file("a", words.join(" "));
     let tool = EditFile(rig.workspace.clone());
-    let edit = |word| run(&tool, json!({"path": "a", "old": word, "new": "done"}));
+    let edit = |word| run_tool(&tool, json!({"path": "a", "old": word, "new": "done"}));
     assert!(join_all(words.iter().map(edit)).await.iter().all(Result::is_ok));
-    assert_eq!(rig.content("a"), ["done"; 40].join(" "));
+    assert_eq!(rig.read_file("a"), ["done"; 40].join(" "));
 }
 
 #[tokio::test]
 async fn a_bad_input_is_refused() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     for input in [json!({}), json!({"path": "a"}), json!({"path": 1, "content": "x", "old": "", "new": ""})] {
         for tool in [&WriteFile(rig.workspace.clone()) as &dyn Tool, &EditFile(rig.workspace.clone())] {
-            let refused = run(tool, input.clone()).await.unwrap_err();
+            let refused = run_tool(tool, input.clone()).await.unwrap_err();
             assert!(refused.0.contains("not as its schema says"), "{refused}");
         }
     }
-    assert!(rig.names(".").is_empty());
+    assert!(rig.list_names(".").is_empty());
 }
 
 #[test]
 fn a_person_sees_what_will_be_written() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = WriteFile(rig.workspace.clone());
-    let asked = tool.leave_for(&json!({"path": "sub/a.txt", "content": "one\ntwo\u{1b}[2K\n"}));
+    let asked = tool.approval_prompt(&json!({"path": "sub/a.txt", "content": "one\ntwo\u{1b}[2K\n"}));
     assert_snapshot!(asked, @r#"
     Write the new file "sub/a.txt"? It will hold 12 bytes:
 
     one
     two\u{1b}[2K
     "#);
-    let long = tool.leave_for(&json!({"path": "a", "content": "ü".repeat(30_000)}));
+    let long = tool.approval_prompt(&json!({"path": "a", "content": "ü".repeat(30_000)}));
     assert!(long.contains("It will hold 60000 bytes:\n\nüüü"), "{long}");
     assert!(long.ends_with("ü\n[cut: the first 20000 of 30000 characters]"), "{long}");
-    let sly = tool.leave_for(&json!({"path": "a\"? It is harmless.\n\u{202e}", "content": ""}));
+    let sly = tool.approval_prompt(&json!({"path": "a\"? It is harmless.\n\u{202e}", "content": ""}));
     assert!(sly.starts_with(r#"Write the new file "a\"? It is harmless.\n\u{202e}"?"#), "{sly}");
 }
 
 #[test]
 fn a_person_sees_what_will_be_edited() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let tool = EditFile(rig.workspace.clone());
-    let asked = tool.leave_for(&json!({"path": "a.txt", "old": "one\ntwo", "new": "1\n+2\n3", "all": true}));
+    let asked =
+        tool.approval_prompt(&json!({"path": "a.txt", "old": "one\ntwo", "new": "1\n+2\n3", "all": true}));
     assert_snapshot!(asked, @r#"
     Edit the file "a.txt", everywhere?
 
@@ -133,24 +134,25 @@ fn a_person_sees_what_will_be_edited() {
     ++2
     +3
     "#);
-    let removal = tool.leave_for(&json!({"path": "a.txt", "old": "one", "new": ""}));
+    let removal = tool.approval_prompt(&json!({"path": "a.txt", "old": "one", "new": ""}));
     assert_snapshot!(removal, @r#"
     Edit the file "a.txt", in one place?
 
     -one
     "#);
-    let long = tool.leave_for(&json!({"path": "a", "old": "o".repeat(10_001), "new": "n".repeat(50_000)}));
+    let long =
+        tool.approval_prompt(&json!({"path": "a", "old": "o".repeat(10_001), "new": "n".repeat(50_000)}));
     assert!(long.contains("o\n[cut: the first 10000 of 10001 characters]\n+nnn"), "{long}");
     assert!(long.ends_with("n\n[cut: the first 10000 of 50000 characters]"), "{long}");
 }
 
 #[test]
 fn a_person_sees_what_changes_in_a_file_that_is_there() {
-    let rig = Rig::new();
-    rig.put("a.txt", "one\ntwo\nthree\n");
-    rig.put("b.bin", [0xff, 0xfe]);
+    let rig = WorkspaceFixture::new();
+    rig.write_file("a.txt", "one\ntwo\nthree\n");
+    rig.write_file("b.bin", [0xff, 0xfe]);
     let write = WriteFile(rig.workspace.clone());
-    assert_snapshot!(write.leave_for(&json!({"path": "a.txt", "content": "one\nzwei\n"})), @r#"
+    assert_snapshot!(write.approval_prompt(&json!({"path": "a.txt", "content": "one\nzwei\n"})), @r#"
     Change the file "a.txt"? 2 lines go, 1 come:
 
      one
@@ -159,7 +161,7 @@ fn a_person_sees_what_changes_in_a_file_that_is_there() {
     +zwei
     "#);
     let edit = EditFile(rig.workspace.clone());
-    assert_snapshot!(edit.leave_for(&json!({"path": "a.txt", "old": "two", "new": "zw\u{1b}ei"})), @r#"
+    assert_snapshot!(edit.approval_prompt(&json!({"path": "a.txt", "old": "two", "new": "zw\u{1b}ei"})), @r#"
     Edit the file "a.txt"? 1 lines go, 1 come:
 
      one
@@ -167,30 +169,30 @@ fn a_person_sees_what_changes_in_a_file_that_is_there() {
     +zw\u{1b}ei
      three
     "#);
-    let binary = write.leave_for(&json!({"path": "b.bin", "content": "x"}));
+    let binary = write.approval_prompt(&json!({"path": "b.bin", "content": "x"}));
     assert!(binary.starts_with(r#"Write the file "b.bin", in place of what is there?"#), "{binary}");
     // What cannot be done as things are is shown as it was asked for.
-    let impossible = edit.leave_for(&json!({"path": "a.txt", "old": "four", "new": "4"}));
+    let impossible = edit.approval_prompt(&json!({"path": "a.txt", "old": "four", "new": "4"}));
     assert!(impossible.ends_with("-four\n+4"), "{impossible}");
-    rig.check_outside();
+    rig.assert_outside_unchanged();
 }
 
 #[test]
 fn an_odd_input_is_shown_as_it_is() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     for input in
         [json!({}), json!(null), json!([1]), json!({"path": 1, "content": "x", "old": "a", "new": "b"})]
     {
-        let asked = WriteFile(rig.workspace.clone()).leave_for(&input);
+        let asked = WriteFile(rig.workspace.clone()).approval_prompt(&input);
         assert_eq!(asked, format!("Allow `write_file` with this input? {input}"));
-        let asked = EditFile(rig.workspace.clone()).leave_for(&input);
+        let asked = EditFile(rig.workspace.clone()).approval_prompt(&input);
         assert_eq!(asked, format!("Allow `edit_file` with this input? {input}"));
     }
 }
 
 #[test]
 fn they_want_leave_and_only_whole_writes_are_repeated() {
-    let rig = Rig::new();
+    let rig = WorkspaceFixture::new();
     let (write, edit) = (WriteFile(rig.workspace.clone()), EditFile(rig.workspace.clone()));
     assert_eq!((write.permission(), write.idempotent()), (Permission::Ask, true));
     assert_eq!((edit.permission(), edit.idempotent()), (Permission::Ask, false));

@@ -11,86 +11,91 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use super::BrainCopy;
-use super::folder::{BRAIN, Folder};
+use super::engine_folder::{BRAIN_FILE, EngineFolder};
 use super::removal::remove_all;
-use crate::sabotage::{self, Saboteur};
+use crate::fault_injection::{self, Mutation};
 
 /// Where the copy is, in the engine's folder.
-const COPY: &str = "brain.before";
+const COPY_FOLDER: &str = "brain.before";
 /// Where it is while it is made.
-const UNFINISHED: &str = "brain.before.new";
+const UNFINISHED_COPY_FOLDER: &str = "brain.before.new";
 /// A file in the copy that says that it is being put back.
-const RESTORING: &str = "restoring";
+const RESTORE_MARKER_FILE: &str = "restoring";
 /// The brain's write-ahead log: there only if the engine did not end by itself.
-const WAL: &str = "brain.sqlite-wal";
+const WAL_FILE: &str = "brain.sqlite-wal";
 /// What SQLite makes anew from the log.
-const SHM: &str = "brain.sqlite-shm";
+const SHM_FILE: &str = "brain.sqlite-shm";
 /// The brain while it is put back.
-const RESTORED: &str = "brain.sqlite.restored";
+const RESTORED_BRAIN_FILE: &str = "brain.sqlite.restored";
 
 /// Where SQLite's header has the number that the engine calls the brain's format.
-const FORMAT_AT: u64 = 60;
+const FORMAT_OFFSET: u64 = 60;
 
-impl Folder {
+impl EngineFolder {
     /// Copies the brain, in the place of an earlier copy.
-    pub(super) fn keep_copy(&self) -> io::Result<BrainCopy> {
+    pub(super) fn copy_brain(&self) -> io::Result<BrainCopy> {
         self.finish_restore()?;
-        let (copy, unfinished) = (self.path().join(COPY), self.path().join(UNFINISHED));
-        remove_if_there(&unfinished)?;
+        let (copy, unfinished) = (self.path().join(COPY_FOLDER), self.path().join(UNFINISHED_COPY_FOLDER));
+        remove_if_exists(&unfinished)?;
         DirBuilder::new().mode(0o700).create(&unfinished)?;
-        copy_file(&self.path().join(BRAIN), &unfinished.join(BRAIN))?;
-        copy_if_there(&self.path().join(WAL), &unfinished.join(WAL))?;
-        for made in [unfinished.join(BRAIN), unfinished.join(WAL), unfinished.clone()] {
-            self.give_to_owner(&made)?;
+        copy_file(&self.path().join(BRAIN_FILE), &unfinished.join(BRAIN_FILE))?;
+        copy_if_exists(&self.path().join(WAL_FILE), &unfinished.join(WAL_FILE))?;
+        for made in [unfinished.join(BRAIN_FILE), unfinished.join(WAL_FILE), unfinished.clone()] {
+            self.chown_to_owner(&made)?;
         }
-        sync(&unfinished)?;
-        let format = format_of(&unfinished.join(BRAIN))?;
-        remove_if_there(&copy)?;
+        fsync_folder(&unfinished)?;
+        let format = read_format(&unfinished.join(BRAIN_FILE))?;
+        remove_if_exists(&copy)?;
         fs::rename(&unfinished, &copy)?;
-        sync(self.path())?;
+        fsync_folder(self.path())?;
         Ok(BrainCopy { format })
     }
 
     /// Puts the copy in the place of the brain. The copy stays.
-    pub(super) fn restore_copy(&self) -> io::Result<()> {
-        if sabotage::by(Saboteur::ForgetCopy) {
+    pub(super) fn restore_brain(&self) -> io::Result<()> {
+        if fault_injection::active(Mutation::ForgetCopy) {
             return Ok(());
         }
-        let copy = self.path().join(COPY);
-        refuse_link(&copy)?;
-        OpenOptions::new().write(true).create(true).truncate(false).open(copy.join(RESTORING))?.sync_all()?;
-        sync(&copy)?;
+        let copy = self.path().join(COPY_FOLDER);
+        reject_symlink(&copy)?;
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(copy.join(RESTORE_MARKER_FILE))?
+            .sync_all()?;
+        fsync_folder(&copy)?;
         self.finish_restore()
     }
 
     /// Puts the copy back if that was begun and cut off: until then the brain is neither the one nor the other.
     pub(super) fn finish_restore(&self) -> io::Result<()> {
-        let copy = self.path().join(COPY);
-        if !fs::exists(copy.join(RESTORING))? {
+        let copy = self.path().join(COPY_FOLDER);
+        if !fs::exists(copy.join(RESTORE_MARKER_FILE))? {
             return Ok(());
         }
-        refuse_link(&copy)?;
-        let restored = self.path().join(RESTORED);
-        remove_file_if_there(&restored)?;
-        copy_file(&copy.join(BRAIN), &restored)?;
-        for file in [WAL, SHM] {
-            remove_file_if_there(&self.path().join(file))?;
+        reject_symlink(&copy)?;
+        let restored = self.path().join(RESTORED_BRAIN_FILE);
+        remove_file_if_exists(&restored)?;
+        copy_file(&copy.join(BRAIN_FILE), &restored)?;
+        for file in [WAL_FILE, SHM_FILE] {
+            remove_file_if_exists(&self.path().join(file))?;
         }
-        copy_if_there(&copy.join(WAL), &self.path().join(WAL))?;
-        for made in [&restored, &self.path().join(WAL)] {
-            self.give_to_owner(made)?;
+        copy_if_exists(&copy.join(WAL_FILE), &self.path().join(WAL_FILE))?;
+        for made in [&restored, &self.path().join(WAL_FILE)] {
+            self.chown_to_owner(made)?;
         }
-        fs::rename(restored, self.path().join(BRAIN))?;
-        sync(self.path())?;
-        fs::remove_file(copy.join(RESTORING))?;
-        sync(&copy)
+        fs::rename(restored, self.path().join(BRAIN_FILE))?;
+        fsync_folder(self.path())?;
+        fs::remove_file(copy.join(RESTORE_MARKER_FILE))?;
+        fsync_folder(&copy)
     }
 
     /// Makes a file or a folder, if it is there, the property of whoever owns the engine's folder.
-    fn give_to_owner(&self, made: &Path) -> io::Result<()> {
+    fn chown_to_owner(&self, made: &Path) -> io::Result<()> {
         let (owner, has) = match fs::symlink_metadata(made) {
             Ok(has) => (fs::symlink_metadata(self.path())?, has),
-            Err(error) => return if_there(Err(error)),
+            Err(error) => return ignore_not_found(Err(error)),
         };
         if (has.uid(), has.gid()) == (owner.uid(), owner.gid()) {
             return Ok(());
@@ -100,7 +105,7 @@ impl Folder {
 }
 
 /// Fails if a link is in the place of the copy: it would lead to what is not the engine's.
-fn refuse_link(copy: &Path) -> io::Result<()> {
+fn reject_symlink(copy: &Path) -> io::Result<()> {
     if fs::symlink_metadata(copy)?.is_dir() {
         return Ok(());
     }
@@ -108,7 +113,7 @@ fn refuse_link(copy: &Path) -> io::Result<()> {
 }
 
 /// Opens a file for reading. A link in its place is not followed: the folder is the engine's.
-fn open(path: &Path) -> io::Result<File> {
+fn open_no_follow(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     if file.metadata()?.is_file() {
@@ -118,29 +123,29 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
-    let mut from = open(from)?;
+    let mut from = open_no_follow(from)?;
     let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     io::copy(&mut from, &mut to)?;
     to.sync_all()
 }
 
-fn copy_if_there(from: &Path, to: &Path) -> io::Result<()> {
-    if_there(copy_file(from, to))
+fn copy_if_exists(from: &Path, to: &Path) -> io::Result<()> {
+    ignore_not_found(copy_file(from, to))
 }
 
-fn remove_file_if_there(path: &Path) -> io::Result<()> {
-    if_there(fs::remove_file(path))
+fn remove_file_if_exists(path: &Path) -> io::Result<()> {
+    ignore_not_found(fs::remove_file(path))
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
+fn remove_if_exists(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Ok(what) if what.is_dir() => remove_all(path),
         Ok(_) => fs::remove_file(path),
-        Err(error) => if_there(Err(error)),
+        Err(error) => ignore_not_found(Err(error)),
     }
 }
 
-fn if_there(done: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
@@ -148,14 +153,14 @@ fn if_there(done: io::Result<()>) -> io::Result<()> {
 }
 
 /// Makes what was created or renamed in a folder last.
-fn sync(folder: &Path) -> io::Result<()> {
+fn fsync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
 /// The format of a brain; none if it is no SQLite database.
-fn format_of(brain: &Path) -> io::Result<Option<u32>> {
-    let mut brain = open(brain)?;
-    brain.seek(SeekFrom::Start(FORMAT_AT))?;
+fn read_format(brain: &Path) -> io::Result<Option<u32>> {
+    let mut brain = open_no_follow(brain)?;
+    brain.seek(SeekFrom::Start(FORMAT_OFFSET))?;
     let mut format = [0; 4];
     match brain.read_exact(&mut format) {
         Ok(()) => Ok(Some(u32::from_be_bytes(format))),
@@ -170,21 +175,21 @@ mod tests {
 
     use contract::EngineId;
 
-    use super::super::folder::Folders;
+    use super::super::engine_folder::EngineFolders;
     use super::*;
 
     struct Fixture {
-        folder: Folder,
+        folder: EngineFolder,
         root: tempfile::TempDir,
     }
 
     impl Fixture {
         fn new() -> Self {
             let root = tempfile::tempdir().unwrap();
-            let folder = Folders::new(root.path().to_owned()).of(EngineId::new());
+            let folder = EngineFolders::new(root.path().to_owned()).folder(EngineId::new());
             folder.prepare(true).unwrap();
             let this = Self { folder, root };
-            this.write(BRAIN, "old brain");
+            this.write(BRAIN_FILE, "old brain");
             this
         }
 
@@ -200,49 +205,49 @@ mod tests {
     #[test]
     fn a_copy_is_put_back_with_its_log_and_nothing_of_what_came_after() {
         let brain = Fixture::new();
-        brain.write(WAL, "old log");
-        brain.folder.keep_copy().unwrap();
-        brain.write(BRAIN, "new brain");
-        brain.write(WAL, "new log");
-        brain.write(SHM, "new index");
-        brain.folder.restore_copy().unwrap();
-        assert_eq!(brain.read(BRAIN).unwrap(), "old brain");
-        assert_eq!(brain.read(WAL).unwrap(), "old log");
-        assert_eq!(brain.read(SHM), None);
+        brain.write(WAL_FILE, "old log");
+        brain.folder.copy_brain().unwrap();
+        brain.write(BRAIN_FILE, "new brain");
+        brain.write(WAL_FILE, "new log");
+        brain.write(SHM_FILE, "new index");
+        brain.folder.restore_brain().unwrap();
+        assert_eq!(brain.read(BRAIN_FILE).unwrap(), "old brain");
+        assert_eq!(brain.read(WAL_FILE).unwrap(), "old log");
+        assert_eq!(brain.read(SHM_FILE), None);
         // The next copy takes its place, and has no log where there is none.
-        fs::remove_file(brain.folder.path().join(WAL)).unwrap();
-        brain.folder.keep_copy().unwrap();
-        brain.write(WAL, "new log");
-        brain.folder.restore_copy().unwrap();
-        assert_eq!(brain.read(WAL), None);
+        fs::remove_file(brain.folder.path().join(WAL_FILE)).unwrap();
+        brain.folder.copy_brain().unwrap();
+        brain.write(WAL_FILE, "new log");
+        brain.folder.restore_brain().unwrap();
+        assert_eq!(brain.read(WAL_FILE), None);
     }
 
     #[test]
     fn a_restore_that_was_cut_off_is_finished_before_anything_else_is_done() {
-        type Act = fn(&Folder) -> io::Result<()>;
-        let acts: [Act; 2] = [|folder| folder.prepare(false), |folder| folder.keep_copy().map(drop)];
+        type Act = fn(&EngineFolder) -> io::Result<()>;
+        let acts: [Act; 2] = [|folder| folder.prepare(false), |folder| folder.copy_brain().map(drop)];
         for act in acts {
             let brain = Fixture::new();
-            brain.folder.keep_copy().unwrap();
-            brain.write(BRAIN, "new brain");
-            brain.write(RESTORED, "half of it");
-            fs::write(brain.folder.path().join(COPY).join(RESTORING), "").unwrap();
+            brain.folder.copy_brain().unwrap();
+            brain.write(BRAIN_FILE, "new brain");
+            brain.write(RESTORED_BRAIN_FILE, "half of it");
+            fs::write(brain.folder.path().join(COPY_FOLDER).join(RESTORE_MARKER_FILE), "").unwrap();
             act(&brain.folder).unwrap();
-            assert_eq!(brain.read(BRAIN).unwrap(), "old brain");
-            assert!(!fs::exists(brain.folder.path().join(COPY).join(RESTORING)).unwrap());
+            assert_eq!(brain.read(BRAIN_FILE).unwrap(), "old brain");
+            assert!(!fs::exists(brain.folder.path().join(COPY_FOLDER).join(RESTORE_MARKER_FILE)).unwrap());
         }
     }
 
     #[test]
     fn a_copy_tells_the_format_and_is_made_anew_after_one_that_was_cut_off() {
         let brain = Fixture::new();
-        assert_eq!(brain.folder.keep_copy().unwrap().format, None);
+        assert_eq!(brain.folder.copy_brain().unwrap().format, None);
         let mut header = vec![0; 100];
         header[60..64].copy_from_slice(&7_u32.to_be_bytes());
-        fs::write(brain.folder.path().join(BRAIN), header).unwrap();
-        fs::create_dir(brain.folder.path().join(UNFINISHED)).unwrap();
-        fs::write(brain.folder.path().join(UNFINISHED).join(BRAIN), "half").unwrap();
-        assert_eq!(brain.folder.keep_copy().unwrap().format, Some(7));
+        fs::write(brain.folder.path().join(BRAIN_FILE), header).unwrap();
+        fs::create_dir(brain.folder.path().join(UNFINISHED_COPY_FOLDER)).unwrap();
+        fs::write(brain.folder.path().join(UNFINISHED_COPY_FOLDER).join(BRAIN_FILE), "half").unwrap();
+        assert_eq!(brain.folder.copy_brain().unwrap().format, Some(7));
     }
 
     #[test]
@@ -250,12 +255,12 @@ mod tests {
         let brain = Fixture::new();
         let outside = brain.root.path().join("outside");
         fs::write(&outside, "precious").unwrap();
-        symlink(&outside, brain.folder.path().join(WAL)).unwrap();
-        assert!(brain.folder.keep_copy().is_err());
-        fs::remove_file(brain.folder.path().join(WAL)).unwrap();
-        symlink(brain.root.path(), brain.folder.path().join(COPY)).unwrap();
-        brain.folder.keep_copy().unwrap();
-        assert!(fs::symlink_metadata(brain.folder.path().join(COPY)).unwrap().is_dir());
+        symlink(&outside, brain.folder.path().join(WAL_FILE)).unwrap();
+        assert!(brain.folder.copy_brain().is_err());
+        fs::remove_file(brain.folder.path().join(WAL_FILE)).unwrap();
+        symlink(brain.root.path(), brain.folder.path().join(COPY_FOLDER)).unwrap();
+        brain.folder.copy_brain().unwrap();
+        assert!(fs::symlink_metadata(brain.folder.path().join(COPY_FOLDER)).unwrap().is_dir());
         assert_eq!(fs::read_to_string(outside).unwrap(), "precious");
     }
 }

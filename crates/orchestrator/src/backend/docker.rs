@@ -6,11 +6,11 @@
 
 mod daemon;
 mod error;
+mod exit_watch;
 mod label;
 mod log;
 mod network;
 mod spec;
-mod watch;
 
 #[cfg(test)]
 mod tests;
@@ -26,25 +26,28 @@ use contract::{EngineId, EngineImage};
 use futures::stream::BoxStream;
 use service::clock::Clock;
 
-use self::daemon::{Container, Daemon, Life};
-use self::error::{is_network_gone, is_status, of_launch, told};
+use self::daemon::{Container, ContainerState, Daemon};
+use self::error::{docker_backend_error, is_network_gone, is_status, launch_error};
+use self::exit_watch::ExitWatch;
 use self::label::{container_name, engine_of, generation_of};
 use self::network::EngineNetwork;
 pub(crate) use self::network::NetworkFault;
-use self::watch::Watch;
-use super::blocking::{blocking, failed};
-use super::folder::{Folder, Folders, STILL_RUNS};
-use super::kept_log::KEPT_LINES;
-use super::target::Fenced;
-use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
-use crate::locks::KeyedLocks;
-use crate::sabotage::{self, Saboteur};
+use super::blocking::{failed_with, run_blocking};
+use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
+use super::engine_log::MAX_SAVED_LINES;
+use super::fence::Fenced;
+use super::{
+    BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
+    ResourceLimits, Target,
+};
+use crate::fault_injection::{self, Mutation};
+use crate::keyed_locks::KeyedLocks;
 
 /// How long the first look at the network may take: it is a part of the time in which an orchestrator is ready.
-const FIRST_LOOK: Duration = Duration::from_secs(2);
+const NETWORK_CHECK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a stop waits for the removal of the container, once the engine has ended.
-const TIDYING: Duration = Duration::from_secs(2);
+const CLEANUP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where the Docker backend finds and keeps things.
 #[derive(Clone, Debug)]
@@ -75,7 +78,7 @@ impl User {
     const ENGINE: Self = Self { uid: 10_001, gid: 10_001 };
 
     /// Whom this orchestrator's engines run as: itself, unless it is root.
-    pub(crate) fn of_engines() -> Self {
+    pub(crate) fn for_engines() -> Self {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         if uid.is_root() { Self::ENGINE } else { Self { uid: uid.as_raw(), gid: gid.as_raw() } }
     }
@@ -93,14 +96,14 @@ pub(crate) struct DockerBackend {
 }
 
 /// Why a container was not begun.
-enum NotBegun {
+enum StartError {
     /// The daemon's word.
     Daemon(Error),
     /// The engine's name has a container that this launch must not touch.
     Fenced(BackendError),
 }
 
-impl From<Error> for NotBegun {
+impl From<Error> for StartError {
     fn from(error: Error) -> Self {
         Self::Daemon(error)
     }
@@ -110,8 +113,8 @@ struct Inner {
     options: Options,
     daemon: Daemon,
     network: EngineNetwork,
-    folders: Folders,
-    watch: Watch,
+    folders: EngineFolders,
+    exit_watch: ExitWatch,
     clock: Arc<dyn Clock>,
     /// Launch, stop and removal of one engine go one after the other.
     locks: KeyedLocks<EngineId>,
@@ -122,8 +125,8 @@ impl DockerBackend {
         let inner = Inner {
             daemon: Daemon::new(options.socket.clone()),
             network: EngineNetwork::new(options.network.clone()),
-            folders: Folders::new(options.data_root.clone()),
-            watch: Watch::default(),
+            folders: EngineFolders::new(options.data_root.clone()),
+            exit_watch: ExitWatch::default(),
             clock,
             locks: KeyedLocks::default(),
             options,
@@ -135,8 +138,8 @@ impl DockerBackend {
     /// asked again before the first launch.
     pub(crate) async fn check_network(&self) -> Result<(), NetworkFault> {
         let looked = self.inner.network.ensure(&self.inner.daemon);
-        match tokio::time::timeout(FIRST_LOOK, looked).await {
-            Ok(Err(fault @ NetworkFault::Open { .. })) => Err(fault),
+        match tokio::time::timeout(NETWORK_CHECK_TIMEOUT, looked).await {
+            Ok(Err(fault @ NetworkFault::NotIsolated { .. })) => Err(fault),
             Ok(Ok(_)) => Ok(()),
             Ok(Err(NetworkFault::Backend(error))) => {
                 tracing::warn!(%error, "The engines' network could not be looked at yet.");
@@ -157,7 +160,7 @@ impl Inner {
         engine_id: Option<EngineId>,
     ) -> Result<Vec<(EngineId, Container)>, BackendError> {
         let filters = label::filters(&self.options.deployment_id, engine_id);
-        let found = self.daemon.containers(&filters).await.map_err(|error| told(&error))?;
+        let found = self.daemon.containers(&filters).await.map_err(|error| docker_backend_error(&error))?;
         let of_engine = |container: Container| {
             let engine_id = engine_of(&self.options.deployment_id, &container.labels)?;
             Some((engine_id, container))
@@ -167,64 +170,65 @@ impl Inner {
 
     /// The containers of the target's engine. Each is acted on by its own id from then on: whatever is created in its
     /// place meanwhile is another one.
-    async fn fenced(&self, target: Target) -> Result<Fenced<Container>, BackendError> {
+    async fn fenced_containers(&self, target: Target) -> Result<Fenced<Container>, BackendError> {
         let found = self.containers(Some(target.engine_id)).await?.into_iter();
         Ok(target.fence(found.map(|(_, container)| (generation_of(&container.labels), container))))
     }
 
     /// Ends and removes whatever container the engine has.
-    async fn clear(&self, target: Target) -> Result<(), BackendError> {
-        let found = self.fenced(target).await?;
+    async fn remove_instance(&self, target: Target) -> Result<(), BackendError> {
+        let found = self.fenced_containers(target).await?;
         for container in &found.own {
-            self.keep_log(target.engine_id, container).await;
-            self.daemon.remove(&container.id).await.map_err(|error| told(&error))?;
+            self.save_log(target.engine_id, container).await;
+            self.daemon.remove(&container.id).await.map_err(|error| docker_backend_error(&error))?;
         }
-        found.check()
+        found.reject_superseded()
     }
 
     /// Keeps the last lines of a container that is about to go: best effort, and for a moment.
-    async fn keep_log(&self, engine_id: EngineId, container: &Container) {
-        if container.life == Life::Unborn {
+    async fn save_log(&self, engine_id: EngineId, container: &Container) {
+        if container.state == ContainerState::Created {
             return;
         }
         let kept = async {
-            let lines = log::tail(&self.daemon, &container.id, KEPT_LINES).await;
-            let lines = lines.map_err(|error| told(&error))?;
-            let folder = self.folders.of(engine_id);
-            blocking(move || if lines.is_empty() { Ok(()) } else { folder.keep_log(&lines) }).await
+            let lines = log::tail(&self.daemon, &container.id, MAX_SAVED_LINES).await;
+            let lines = lines.map_err(|error| docker_backend_error(&error))?;
+            let folder = self.folders.folder(engine_id);
+            run_blocking(move || if lines.is_empty() { Ok(()) } else { folder.save_log(&lines) }).await
         };
-        match tokio::time::timeout(TIDYING, kept).await {
+        match tokio::time::timeout(CLEANUP_TIMEOUT, kept).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::info!(%engine_id, %error, "The log of a container was not kept."),
             Err(_) => tracing::info!(%engine_id, "The log of a container was not kept: it took too long."),
         }
     }
 
-    async fn launch(&self, launch: &Launch) -> Result<Instance, BackendError> {
-        self.clear(launch.target()).await?;
+    async fn launch(&self, launch: &LaunchSpec) -> Result<Instance, BackendError> {
+        self.remove_instance(launch.target()).await?;
         self.prepare_folder(launch).await?;
         let network = self.ensure_network().await?;
-        match self.begin(launch, &network).await {
-            Err(NotBegun::Daemon(error)) if is_network_gone(&error) => {
-                self.network.forget();
+        match self.create_and_start(launch, &network).await {
+            Err(StartError::Daemon(error)) if is_network_gone(&error) => {
+                self.network.clear_cached_id();
                 let network = self.ensure_network().await?;
-                self.begin(launch, &network).await
+                self.create_and_start(launch, &network).await
             }
             begun => begun,
         }
         .map_err(|not_begun| match not_begun {
-            NotBegun::Daemon(error) => of_launch(&error, launch),
-            NotBegun::Fenced(error) => error,
+            StartError::Daemon(error) => launch_error(&error, launch),
+            StartError::Fenced(error) => error,
         })
     }
 
     /// Prepares the engine's folder, its user's own.
-    async fn prepare_folder(&self, launch: &Launch) -> Result<(), BackendError> {
-        let (folder, user, first) = (self.folders.of(launch.engine_id), self.options.user, launch.first);
+    async fn prepare_folder(&self, launch: &LaunchSpec) -> Result<(), BackendError> {
+        let (folder, user, first) =
+            (self.folders.folder(launch.engine_id), self.options.user, launch.is_first);
         let path = folder.path().display().to_string();
-        let prepared = blocking(move || {
+        let prepared = run_blocking(move || {
             folder.prepare(first)?;
-            folder.give_to(user.uid, user.gid)
+            folder.chown(user.uid, user.gid)
         });
         let named = |why: String| format!("the engine's folder cannot be used: {why}");
         // Only the operator is told of paths.
@@ -232,7 +236,7 @@ impl Inner {
             tracing::error!(engine.id = %launch.engine_id, path, %error, "An engine's folder cannot be used.");
         };
         prepared.await.inspect_err(log).map_err(|error| match error {
-            BackendError::Full(why) => BackendError::Full(named(why)),
+            BackendError::NoCapacity(why) => BackendError::NoCapacity(named(why)),
             BackendError::Failed(why) => BackendError::Failed(named(why)),
             error => error,
         })
@@ -241,28 +245,28 @@ impl Inner {
     async fn ensure_network(&self) -> Result<String, BackendError> {
         match self.network.ensure(&self.daemon).await {
             Err(NetworkFault::Backend(error)) => Err(error),
-            Err(fault @ NetworkFault::Open { .. }) => Err(BackendError::Failed(fault.to_string())),
+            Err(fault @ NetworkFault::NotIsolated { .. }) => Err(BackendError::Failed(fault.to_string())),
             Ok(id) => Ok(id),
         }
     }
 
     /// Creates the engine's container and begins it; one that cannot begin is removed again.
-    async fn begin(&self, launch: &Launch, network: &str) -> Result<Instance, NotBegun> {
+    async fn create_and_start(&self, launch: &LaunchSpec, network: &str) -> Result<Instance, StartError> {
         let id = self.create(launch, network).await?;
-        self.watch.beginning(&id, launch.engine_id);
+        self.exit_watch.note_starting(&id, launch.engine_id);
         if let Err(error) = self.daemon.start(&id).await {
-            self.watch.forget(&id);
+            self.exit_watch.forget(&id);
             // Best effort: what is left of it is found by its labels.
             let _ = self.daemon.remove(&id).await;
             return Err(error.into());
         }
-        self.watch.begun(&id);
+        self.exit_watch.note_started(&id);
         Ok(Instance::new(id))
     }
 
     /// Creates the engine's container. One of its own that an earlier call left behind makes room for it; the daemon
     /// gives the name to one container, so none is created beside that of a later launch.
-    async fn create(&self, launch: &Launch, network: &str) -> Result<String, NotBegun> {
+    async fn create(&self, launch: &LaunchSpec, network: &str) -> Result<String, StartError> {
         let name = container_name(launch.engine_id);
         let body = || spec::container(&self.options, launch, network);
         match self.daemon.create(&name, body()).await {
@@ -273,7 +277,11 @@ impl Inner {
                 let (Some(id), true) = (id, engine_id == Some(launch.engine_id)) else {
                     return Err(error.into());
                 };
-                launch.target().fence([(generation_of(&labels), ())]).check().map_err(NotBegun::Fenced)?;
+                launch
+                    .target()
+                    .fence([(generation_of(&labels), ())])
+                    .reject_superseded()
+                    .map_err(StartError::Fenced)?;
                 self.daemon.remove(&id).await?;
                 Ok(self.daemon.create(&name, body()).await?)
             }
@@ -282,32 +290,32 @@ impl Inner {
     }
 
     async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
-        let found = self.fenced(target).await?;
+        let found = self.fenced_containers(target).await?;
         for container in &found.own {
             let ended = async {
-                if container.life == Life::Halted {
+                if container.state == ContainerState::Paused {
                     // What is halted hears nothing.
                     self.daemon.unpause(&container.id).await?;
                 }
-                if sabotage::by(Saboteur::ForgiveTerm) {
+                if fault_injection::active(Mutation::ForgiveTerm) {
                     return self.daemon.signal(&container.id, "SIGTERM").await;
                 }
-                if container.life.is_alive() {
+                if container.state.is_alive() {
                     self.daemon.stop(&container.id, grace).await?;
                 }
-                self.keep_log(target.engine_id, container).await;
-                self.tidy_up(target.engine_id, &container.id).await;
+                self.save_log(target.engine_id, container).await;
+                self.remove_stopped(target.engine_id, &container.id).await;
                 Ok(())
             };
-            ended.await.map_err(|error| told(&error))?;
+            ended.await.map_err(|error| docker_backend_error(&error))?;
         }
-        found.check()
+        found.reject_superseded()
     }
 
     /// Removes the container of an engine that has ended, which is what was asked. Where this takes long, what is
     /// left is found again by its labels: the stop is over, and its caller does not wait.
-    async fn tidy_up(&self, engine_id: EngineId, container: &str) {
-        match tokio::time::timeout(TIDYING, self.daemon.remove(container)).await {
+    async fn remove_stopped(&self, engine_id: EngineId, container: &str) {
+        match tokio::time::timeout(CLEANUP_TIMEOUT, self.daemon.remove(container)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error: &dyn std::error::Error = &error;
@@ -318,19 +326,19 @@ impl Inner {
     }
 
     /// Does `work` in the folder of an engine that does not run.
-    async fn at_rest<T: Send + 'static>(
+    async fn while_stopped<T: Send + 'static>(
         &self,
         target: Target,
-        work: impl FnOnce(&Folder) -> std::io::Result<T> + Send + 'static,
+        work: impl FnOnce(&EngineFolder) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, BackendError> {
-        let turn = self.locks.take(target.engine_id).await;
-        let found = self.fenced(target).await?;
-        found.check()?;
-        if found.own.iter().any(|container| container.life.is_alive()) {
-            return Err(BackendError::Failed(STILL_RUNS.to_owned()));
+        let turn = self.locks.lock(target.engine_id).await;
+        let found = self.fenced_containers(target).await?;
+        found.reject_superseded()?;
+        if found.own.iter().any(|container| container.state.is_alive()) {
+            return Err(BackendError::Failed(STILL_RUNNING_MESSAGE.to_owned()));
         }
-        let folder = self.folders.of(target.engine_id);
-        blocking(move || {
+        let folder = self.folders.folder(target.engine_id);
+        run_blocking(move || {
             let done = work(&folder);
             drop(turn);
             done
@@ -339,39 +347,40 @@ impl Inner {
     }
 
     async fn kill(&self, target: Target) -> Result<(), BackendError> {
-        let found = self.fenced(target).await?;
+        let found = self.fenced_containers(target).await?;
         for container in &found.own {
             let ended = async {
-                match container.life {
-                    Life::Unborn => self.daemon.remove(&container.id).await,
-                    Life::Running | Life::Halted => self.daemon.kill(&container.id).await,
-                    Life::Over => Ok(()),
+                match container.state {
+                    ContainerState::Created => self.daemon.remove(&container.id).await,
+                    ContainerState::Running | ContainerState::Paused => self.daemon.kill(&container.id).await,
+                    ContainerState::Exited => Ok(()),
                 }
             };
-            ended.await.map_err(|error| told(&error))?;
+            ended.await.map_err(|error| docker_backend_error(&error))?;
         }
-        found.check()
+        found.reject_superseded()
     }
 
-    async fn list(&self) -> Result<Vec<Listed>, BackendError> {
+    async fn list(&self) -> Result<Vec<EngineListing>, BackendError> {
         let listed = self.containers(None).await?.into_iter().map(|(engine_id, container)| {
-            let (alive, generation) = (container.life.is_alive(), generation_of(&container.labels));
+            let (alive, generation) = (container.state.is_alive(), generation_of(&container.labels));
             if alive {
-                self.watch.seen(&container.id, engine_id);
+                self.exit_watch.note_running(&container.id, engine_id);
             }
-            Listed { engine_id, instance: Instance::new(container.id), generation, alive }
+            EngineListing { engine_id, instance: Instance::new(container.id), generation, running: alive }
         });
         Ok(listed.collect())
     }
 
-    async fn runs(&self, instance: &Instance) -> Result<bool, BackendError> {
-        let inspected = self.daemon.inspect(instance.as_str()).await.map_err(|error| told(&error))?;
+    async fn is_running(&self, instance: &Instance) -> Result<bool, BackendError> {
+        let inspected =
+            self.daemon.inspect(instance.as_str()).await.map_err(|error| docker_backend_error(&error))?;
         let Some(inspected) = inspected else { return Ok(false) };
         let labels = inspected.config.and_then(|config| config.labels).unwrap_or_default();
         let runs = inspected.state.and_then(|state| state.running).unwrap_or(false);
         match engine_of(&self.options.deployment_id, &labels) {
             Some(engine_id) if runs => {
-                self.watch.seen(instance.as_str(), engine_id);
+                self.exit_watch.note_running(instance.as_str(), engine_id);
                 Ok(true)
             }
             _ => Ok(false),
@@ -381,37 +390,41 @@ impl Inner {
     async fn log_tail(&self, engine_id: EngineId, lines: usize) -> Result<Vec<String>, BackendError> {
         // Of a launch that is under way nothing may have been written yet.
         if let Some((_, container)) = self.containers(Some(engine_id)).await?.pop() {
-            let tail = log::tail(&self.daemon, &container.id, lines).await.map_err(|error| told(&error))?;
+            let tail = log::tail(&self.daemon, &container.id, lines)
+                .await
+                .map_err(|error| docker_backend_error(&error))?;
             if !tail.is_empty() {
                 return Ok(tail);
             }
         }
-        let folder = self.folders.of(engine_id);
-        blocking(move || folder.log_tail(lines)).await
+        let folder = self.folders.folder(engine_id);
+        run_blocking(move || folder.log_tail(lines)).await
     }
 
-    async fn caps(&self, engine_id: EngineId) -> Result<Option<Caps>, BackendError> {
+    async fn resource_limits(&self, engine_id: EngineId) -> Result<Option<ResourceLimits>, BackendError> {
         let containers = self.containers(Some(engine_id)).await?;
-        let Some((_, container)) = containers.iter().find(|(_, container)| container.life.is_alive()) else {
+        let Some((_, container)) = containers.iter().find(|(_, container)| container.state.is_alive()) else {
             return Ok(None);
         };
-        let inspected = self.daemon.inspect(&container.id).await.map_err(|error| told(&error))?;
-        Ok(inspected.and_then(|inspected| inspected.host_config).map(|host| spec::caps_of(&host)))
+        let inspected =
+            self.daemon.inspect(&container.id).await.map_err(|error| docker_backend_error(&error))?;
+        Ok(inspected.and_then(|inspected| inspected.host_config).map(|host| spec::limits_of(&host)))
     }
 }
 
 impl EngineBackend for DockerBackend {
-    fn ping(&self) -> Answer<'_, ()> {
-        Box::pin(async move { self.inner.daemon.ping().await.map_err(|error| told(&error)) })
+    fn ping(&self) -> BackendFuture<'_, ()> {
+        Box::pin(async move { self.inner.daemon.ping().await.map_err(|error| docker_backend_error(&error)) })
     }
 
-    fn has_one_image(&self) -> bool {
+    fn has_single_image(&self) -> bool {
         false
     }
 
-    fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
+    fn check_image<'a>(&'a self, image: &'a EngineImage) -> BackendFuture<'a, ()> {
         Box::pin(async move {
-            let there = self.inner.daemon.has_image(image).await.map_err(|error| told(&error))?;
+            let there =
+                self.inner.daemon.has_image(image).await.map_err(|error| docker_backend_error(&error))?;
             if there { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
         })
     }
@@ -421,14 +434,14 @@ impl EngineBackend for DockerBackend {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
     }
 
-    fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool> {
-        let folder = self.inner.folders.of(engine_id);
-        Box::pin(blocking(move || folder.has_brain()))
+    fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {
+        let folder = self.inner.folders.folder(engine_id);
+        Box::pin(run_blocking(move || folder.has_brain()))
     }
 
-    fn launch(&self, launch: Launch) -> Answer<'_, Instance> {
+    fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance> {
         Box::pin(async move {
-            let turn = self.inner.locks.take(launch.engine_id).await;
+            let turn = self.inner.locks.lock(launch.engine_id).await;
             let inner = Arc::clone(&self.inner);
             // On its own from here: a caller that gives up leaves no container half-made, and whoever comes next for
             // this engine waits until this is through.
@@ -437,37 +450,37 @@ impl EngineBackend for DockerBackend {
                 drop(turn);
                 launched
             });
-            launched.await.unwrap_or_else(|error| Err(failed("the launch broke off", &error)))
+            launched.await.unwrap_or_else(|error| Err(failed_with("the launch broke off", &error)))
         })
     }
 
-    fn stop(&self, target: Target, grace: Duration) -> Answer<'_, ()> {
+    fn stop(&self, target: Target, grace: Duration) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(target.engine_id).await;
+            let _product_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.stop(target, grace).await
         })
     }
 
-    fn kill(&self, target: Target) -> Answer<'_, ()> {
+    fn kill(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(target.engine_id).await;
+            let _product_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.kill(target).await
         })
     }
 
-    fn clear(&self, target: Target) -> Answer<'_, ()> {
+    fn remove_instance(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(target.engine_id).await;
-            self.inner.clear(target).await
+            let _product_lock = self.inner.locks.lock(target.engine_id).await;
+            self.inner.remove_instance(target).await
         })
     }
 
-    fn remove(&self, target: Target) -> Answer<'_, ()> {
+    fn remove_with_data(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let turn = self.inner.locks.take(target.engine_id).await;
-            self.inner.clear(target).await?;
-            let folder = self.inner.folders.of(target.engine_id);
-            blocking(move || {
+            let turn = self.inner.locks.lock(target.engine_id).await;
+            self.inner.remove_instance(target).await?;
+            let folder = self.inner.folders.folder(target.engine_id);
+            run_blocking(move || {
                 let removed = folder.remove();
                 drop(turn);
                 removed
@@ -476,31 +489,31 @@ impl EngineBackend for DockerBackend {
         })
     }
 
-    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy> {
-        Box::pin(self.inner.at_rest(target, Folder::keep_copy))
+    fn copy_brain(&self, target: Target) -> BackendFuture<'_, BrainCopy> {
+        Box::pin(self.inner.while_stopped(target, EngineFolder::copy_brain))
     }
 
-    fn restore_copy(&self, target: Target) -> Answer<'_, ()> {
-        Box::pin(self.inner.at_rest(target, Folder::restore_copy))
+    fn restore_brain(&self, target: Target) -> BackendFuture<'_, ()> {
+        Box::pin(self.inner.while_stopped(target, EngineFolder::restore_brain))
     }
 
-    fn list(&self) -> Answer<'_, Vec<Listed>> {
+    fn list(&self) -> BackendFuture<'_, Vec<EngineListing>> {
         Box::pin(self.inner.list())
     }
 
-    fn exits(&self) -> BoxStream<'static, Exit> {
-        watch::exits(Arc::clone(&self.inner))
+    fn exits(&self) -> BoxStream<'static, InstanceExit> {
+        exit_watch::exits(Arc::clone(&self.inner))
     }
 
-    fn runs<'a>(&'a self, instance: &'a Instance) -> Answer<'a, bool> {
-        Box::pin(self.inner.runs(instance))
+    fn is_running<'a>(&'a self, instance: &'a Instance) -> BackendFuture<'a, bool> {
+        Box::pin(self.inner.is_running(instance))
     }
 
-    fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>> {
+    fn log_tail(&self, engine_id: EngineId, lines: usize) -> BackendFuture<'_, Vec<String>> {
         Box::pin(self.inner.log_tail(engine_id, lines))
     }
 
-    fn caps(&self, engine_id: EngineId) -> Answer<'_, Option<Caps>> {
-        Box::pin(self.inner.caps(engine_id))
+    fn resource_limits(&self, engine_id: EngineId) -> BackendFuture<'_, Option<ResourceLimits>> {
+        Box::pin(self.inner.resource_limits(engine_id))
     }
 }

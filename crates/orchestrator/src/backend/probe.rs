@@ -16,10 +16,10 @@ use zeroize::Zeroizing;
 
 /// Why an engine did not say how it is, or that it is the one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unwell {
+pub(crate) enum ProbeError {
     /// No connection, or it broke.
     #[error("it does not answer on port {port}: {reason}")]
-    Silent {
+    Unreachable {
         /// Where it was asked.
         port: u16,
         /// What the system said.
@@ -27,10 +27,10 @@ pub(crate) enum Unwell {
     },
     /// An answer that is no health answer.
     #[error("its /health answered {0}")]
-    Garbled(String),
+    Malformed(String),
     /// It answered that the key is not its own.
     #[error("what answers on port {port} refuses the key")]
-    Refused {
+    KeyRefused {
         /// Where it was asked.
         port: u16,
     },
@@ -42,13 +42,13 @@ pub(crate) enum Unwell {
     },
     /// No answer in time.
     #[error("no answer within {seconds} s")]
-    Late {
+    TimedOut {
         /// How long it was waited for.
         seconds: u64,
     },
     /// It does not show that the key is its own.
     #[error("what answers on port {port} does not take this engine's key: it answered {answer}")]
-    Stranger {
+    WrongEngine {
         /// Where it was asked.
         port: u16,
         /// What it said.
@@ -60,34 +60,34 @@ pub(crate) enum Unwell {
 pub(crate) trait Probe: Send + Sync + 'static {
     /// What the engine on `port` says, and whether it proves that it has the key of `hash`. Dropped when the asker has
     /// waited long enough.
-    fn examine(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<Examined, Unwell>>;
+    fn check_health(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<HealthReport, ProbeError>>;
 
-    /// Makes sure, by sending it, that it is the engine of `key` that answers on `port`. Dropped like [`Probe::examine`].
-    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>>;
+    /// Makes sure, by sending it, that it is the engine of `key` that answers on `port`. Dropped like [`Probe::check_health`].
+    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), ProbeError>>;
 
-    /// Sends `command` to the engine's `/rpc`, and returns its `result`. Dropped like [`Probe::examine`].
+    /// Sends `command` to the engine's `/rpc`, and returns its `result`. Dropped like [`Probe::check_health`].
     fn rpc<'a>(
         &'a self,
         port: u16,
         key: &'a EngineKey,
         command: &'a Value,
-    ) -> BoxFuture<'a, Result<Value, Unwell>>;
+    ) -> BoxFuture<'a, Result<Value, ProbeError>>;
 }
 
 /// What an engine says of itself, and of its key.
 #[derive(Clone, Debug)]
-pub(crate) struct Examined {
+pub(crate) struct HealthReport {
     pub(crate) health: EngineHealth,
-    pub(crate) proof: Proof,
+    pub(crate) proof: KeyProof,
 }
 
 /// Whether an engine has proven that it has its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proof {
+pub(crate) enum KeyProof {
     /// It has.
-    Given,
+    Valid,
     /// It has another key, or is no engine of ours.
-    Wrong,
+    Invalid,
     /// It gave none, as engines of earlier versions do.
     Absent,
 }
@@ -101,36 +101,37 @@ pub(crate) struct HttpProbe {
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
 /// More than any health answer has.
-const MAX_ANSWER_BYTES: u64 = 64 * 1024;
+const MAX_RESPONSE_BYTES: u64 = 64 * 1024;
 
 impl Probe for HttpProbe {
-    fn examine(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<Examined, Unwell>> {
+    fn check_health(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<HealthReport, ProbeError>> {
         Box::pin(async move {
             let challenge = Challenge::generate();
-            let challenge = challenge.map_err(|error| Unwell::Silent { port, reason: error.to_string() })?;
+            let challenge =
+                challenge.map_err(|error| ProbeError::Unreachable { port, reason: error.to_string() })?;
             let header = format!("{CHALLENGE_HEADER}: {challenge}\r\n");
-            let answer = self.exchange(port, "GET /health", &header, "").await?;
-            let body = body(&answer, "200").map_err(Unwell::Garbled)?;
-            let health =
-                serde_json::from_slice(body).map_err(|error| Unwell::Garbled(another_body(&error)))?;
-            let proof = match header_of(&answer, PROOF_HEADER) {
-                None => Proof::Absent,
-                Some(proof) if challenge.is_met_by(&proof, hash) => Proof::Given,
-                Some(_) => Proof::Wrong,
+            let answer = self.send_request(port, "GET /health", &header, "").await?;
+            let body = expect_body(&answer, "200").map_err(ProbeError::Malformed)?;
+            let health = serde_json::from_slice(body)
+                .map_err(|error| ProbeError::Malformed(unexpected_body(&error)))?;
+            let proof = match header_value(&answer, PROOF_HEADER) {
+                None => KeyProof::Absent,
+                Some(proof) if challenge.verify(&proof, hash) => KeyProof::Valid,
+                Some(_) => KeyProof::Invalid,
             };
-            Ok(Examined { health, proof })
+            Ok(HealthReport { health, proof })
         })
     }
 
-    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>> {
+    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), ProbeError>> {
         Box::pin(async move {
             // The cheapest question that needs the key: no task has this name.
             let question = format!("GET /execute/replay?task_id={}", Uuid::now_v7().simple());
-            let answer = self.exchange(port, &question, &key_header(key), "").await?;
-            if body(&answer, "401").is_ok() {
-                return Err(Unwell::Refused { port });
+            let answer = self.send_request(port, &question, &key_header(key), "").await?;
+            if expect_body(&answer, "401").is_ok() {
+                return Err(ProbeError::KeyRefused { port });
             }
-            no_such_task(&answer).map_err(|answer| Unwell::Stranger { port, answer })
+            expect_no_such_task(&answer).map_err(|answer| ProbeError::WrongEngine { port, answer })
         })
     }
 
@@ -139,15 +140,15 @@ impl Probe for HttpProbe {
         port: u16,
         key: &'a EngineKey,
         command: &'a Value,
-    ) -> BoxFuture<'a, Result<Value, Unwell>> {
+    ) -> BoxFuture<'a, Result<Value, ProbeError>> {
         Box::pin(async move {
-            let answer = self.exchange(port, "POST /rpc", &key_header(key), &command.to_string()).await?;
-            if body(&answer, "401").is_ok() {
-                return Err(Unwell::Refused { port });
+            let answer = self.send_request(port, "POST /rpc", &key_header(key), &command.to_string()).await?;
+            if expect_body(&answer, "401").is_ok() {
+                return Err(ProbeError::KeyRefused { port });
             }
-            let body = body(&answer, "200").map_err(Unwell::Garbled)?;
-            let RpcResult { result } =
-                serde_json::from_slice(body).map_err(|error| Unwell::Garbled(another_body(&error)))?;
+            let body = expect_body(&answer, "200").map_err(ProbeError::Malformed)?;
+            let RpcResult { result } = serde_json::from_slice(body)
+                .map_err(|error| ProbeError::Malformed(unexpected_body(&error)))?;
             Ok(result)
         })
     }
@@ -166,7 +167,13 @@ fn key_header(key: &EngineKey) -> Zeroizing<String> {
 
 impl HttpProbe {
     /// What comes back for `question` (method and path) with `body`; `header` is a whole line, or empty.
-    async fn exchange(&self, port: u16, question: &str, header: &str, body: &str) -> Result<Vec<u8>, Unwell> {
+    async fn send_request(
+        &self,
+        port: u16,
+        question: &str,
+        header: &str,
+        body: &str,
+    ) -> Result<Vec<u8>, ProbeError> {
         let host = self.host;
         let length = body.len();
         let request = Zeroizing::new(format!(
@@ -176,29 +183,31 @@ impl HttpProbe {
             let mut stream = TcpStream::connect((host, port)).await?;
             stream.write_all(request.as_bytes()).await?;
             let mut answer = Vec::new();
-            stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer).await?;
+            stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer).await?;
             Ok(answer)
         };
-        exchange.await.map_err(|error: std::io::Error| Unwell::Silent { port, reason: error.to_string() })
+        exchange
+            .await
+            .map_err(|error: std::io::Error| ProbeError::Unreachable { port, reason: error.to_string() })
     }
 }
 
 /// Whether an engine says that it has no such task; if not, what is said instead.
-fn no_such_task(answer: &[u8]) -> Result<(), String> {
+fn expect_no_such_task(answer: &[u8]) -> Result<(), String> {
     let refusal: ErrorBody =
-        serde_json::from_slice(body(answer, "404")?).map_err(|error| another_body(&error))?;
+        serde_json::from_slice(expect_body(answer, "404")?).map_err(|error| unexpected_body(&error))?;
     match refusal.error.code {
         ErrorCode::TaskNotFound => Ok(()),
         other => Err(format!("{other:?}")),
     }
 }
 
-fn another_body(error: &serde_json::Error) -> String {
+fn unexpected_body(error: &serde_json::Error) -> String {
     format!("another body: {error}")
 }
 
 /// A header of an answer.
-fn header_of(answer: &[u8], name: &str) -> Option<String> {
+fn header_value(answer: &[u8], name: &str) -> Option<String> {
     let head = answer.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END)?;
     let head = String::from_utf8_lossy(answer.get(..head)?);
     let mut lines = head.lines().filter_map(|line| line.split_once(':'));
@@ -206,7 +215,7 @@ fn header_of(answer: &[u8], name: &str) -> Option<String> {
 }
 
 /// The body of an answer with this status; else what came instead.
-fn body<'a>(answer: &'a [u8], status: &str) -> Result<&'a [u8], String> {
+fn expect_body<'a>(answer: &'a [u8], status: &str) -> Result<&'a [u8], String> {
     let end = answer.windows(HEAD_END.len()).position(|bytes| bytes == HEAD_END);
     let Some((head, rest)) = end.and_then(|end| answer.split_at_checked(end)) else {
         return Err("no HTTP".to_owned());
@@ -224,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    const WELL: &str = r#"{"status": "ok", "uptime_seconds": 1.5,
+    const HEALTHY_BODY: &str = r#"{"status": "ok", "uptime_seconds": 1.5,
         "subsystems": {"database": "ok", "llm_provider": "ok", "asset_directory": "ok"}}"#;
 
     const PROBE: HttpProbe = HttpProbe { host: "127.0.0.1" };
@@ -244,15 +253,15 @@ mod tests {
     }
 
     /// What the probe makes of `answer`.
-    async fn asked(answer: &'static str) -> Result<EngineHealth, Unwell> {
+    async fn check_health_of(answer: &'static str) -> Result<EngineHealth, ProbeError> {
         let (port, engine) = engine(answer).await;
-        let (said, question) = tokio::join!(PROBE.examine(port, KeyHash::of("a key")), engine);
+        let (said, question) = tokio::join!(PROBE.check_health(port, KeyHash::of("a key")), engine);
         assert!(question.starts_with("GET /health HTTP/1."), "{question}");
         said.map(|said| said.health)
     }
 
     /// Whether the probe takes what gives `answer` for the engine that it looks for.
-    async fn identified(answer: &'static str) -> Result<(), Unwell> {
+    async fn identify_of(answer: &'static str) -> Result<(), ProbeError> {
         let key = EngineKey::generate().unwrap();
         let (port, engine) = engine(answer).await;
         let (known, question) = tokio::join!(PROBE.identify(port, &key), engine);
@@ -264,8 +273,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_health_answer_is_read() {
-        let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{WELL}");
-        assert_eq!(asked(answer.leak()).await.unwrap().status, "ok");
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{HEALTHY_BODY}");
+        assert_eq!(check_health_of(answer.leak()).await.unwrap().status, "ok");
     }
 
     #[tokio::test]
@@ -276,11 +285,11 @@ mod tests {
             ("HTTP/1.1 503 Service Unavailable\r\n\r\n{}", "503"),
             ("HTTP/1.1 200 OK\r\n\r\nhello", "another body"),
         ] {
-            let unwell = asked(answer).await.unwrap_err().to_string();
+            let unwell = check_health_of(answer).await.unwrap_err().to_string();
             assert!(unwell.contains(what), "{answer:?}: {unwell}");
         }
-        let silent = PROBE.examine(1, KeyHash::of("a key")).await.unwrap_err();
-        assert!(matches!(silent, Unwell::Silent { port: 1, .. }));
+        let silent = PROBE.check_health(1, KeyHash::of("a key")).await.unwrap_err();
+        assert!(matches!(silent, ProbeError::Unreachable { port: 1, .. }));
     }
 
     /// `text` as it goes over the wire.
@@ -292,7 +301,7 @@ mod tests {
     #[tokio::test]
     async fn lesson_o19_an_engine_of_an_earlier_version_is_understood_and_understands() {
         let health = on_the_wire(include_str!("../../fixtures/0.1/health.http"));
-        assert_eq!(asked(health.leak()).await.unwrap().subsystems.database, "ok");
+        assert_eq!(check_health_of(health.leak()).await.unwrap().subsystems.database, "ok");
         let key = EngineKey::from_text("sk-svc-fixture".to_owned());
         for (command, answer) in [
             (
@@ -323,7 +332,7 @@ mod tests {
     }
 
     /// An engine that proves its key with `hash`, if it has one.
-    async fn examined(hash: Option<KeyHash>) -> (Proof, String, EngineKey) {
+    async fn examined(hash: Option<KeyHash>) -> (KeyProof, String, EngineKey) {
         let key = EngineKey::generate().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -333,33 +342,33 @@ mod tests {
             let mut request = [0; 1_024];
             let length = stream.read(&mut request).await.unwrap();
             let request = String::from_utf8(request[..length].to_vec()).unwrap();
-            let challenge = header_of(request.as_bytes(), CHALLENGE_HEADER).unwrap();
-            let proof = hash.map(|hash| Challenge::read(&challenge).unwrap().proof(hash));
+            let challenge = header_value(request.as_bytes(), CHALLENGE_HEADER).unwrap();
+            let proof = hash.map(|hash| Challenge::parse(&challenge).unwrap().proof(hash));
             let proof = proof.map(|proof| format!("X-Engine-Proof: {proof}\r\n")).unwrap_or_default();
-            let answer = format!("HTTP/1.1 200 OK\r\n{proof}\r\n{WELL}");
+            let answer = format!("HTTP/1.1 200 OK\r\n{proof}\r\n{HEALTHY_BODY}");
             stream.write_all(answer.as_bytes()).await.unwrap();
             request
         };
-        let (examined, request) = tokio::join!(PROBE.examine(port, key.hash()), engine);
+        let (examined, request) = tokio::join!(PROBE.check_health(port, key.hash()), engine);
         (examined.unwrap().proof, request, key)
     }
 
     #[tokio::test]
     async fn an_engine_proves_its_key_and_is_not_sent_it() {
         let (proof, request, key) = examined(Some(KeyHash::of("its own"))).await;
-        assert_eq!(proof, Proof::Given);
+        assert_eq!(proof, KeyProof::Valid);
         assert!(!request.contains(key.expose()) && !request.contains(&key.hash().to_hex()), "{request}");
-        assert_eq!(examined(Some(KeyHash::of("another's"))).await.0, Proof::Wrong);
-        assert_eq!(examined(None).await.0, Proof::Absent);
+        assert_eq!(examined(Some(KeyHash::of("another's"))).await.0, KeyProof::Invalid);
+        assert_eq!(examined(None).await.0, KeyProof::Absent);
     }
 
     #[tokio::test]
     async fn only_the_engine_that_takes_the_key_is_the_one() {
         let known =
             "HTTP/1.0 404 Not Found\r\n\r\n{\"error\": {\"code\": \"TASK_NOT_FOUND\", \"message\": \"\"}}";
-        assert_eq!(identified(known).await, Ok(()));
-        let refused = identified("HTTP/1.0 401 Unauthorized\r\n\r\n{}").await.unwrap_err();
-        assert!(matches!(refused, Unwell::Refused { .. }), "{refused}");
+        assert_eq!(identify_of(known).await, Ok(()));
+        let refused = identify_of("HTTP/1.0 401 Unauthorized\r\n\r\n{}").await.unwrap_err();
+        assert!(matches!(refused, ProbeError::KeyRefused { .. }), "{refused}");
         for (answer, what) in [
             ("HTTP/1.0 200 OK\r\n\r\n{}", "200"),
             ("HTTP/1.0 404 Not Found\r\n\r\n<html>", "another body"),
@@ -369,11 +378,11 @@ mod tests {
             ),
             ("", "no HTTP"),
         ] {
-            let stranger = identified(answer).await.unwrap_err();
-            assert!(matches!(stranger, Unwell::Stranger { .. }), "{answer:?}: {stranger}");
+            let stranger = identify_of(answer).await.unwrap_err();
+            assert!(matches!(stranger, ProbeError::WrongEngine { .. }), "{answer:?}: {stranger}");
             assert!(stranger.to_string().contains(what), "{answer:?}: {stranger}");
         }
         let key = EngineKey::generate().unwrap();
-        assert!(matches!(PROBE.identify(1, &key).await, Err(Unwell::Silent { port: 1, .. })));
+        assert!(matches!(PROBE.identify(1, &key).await, Err(ProbeError::Unreachable { port: 1, .. })));
     }
 }

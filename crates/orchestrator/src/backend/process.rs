@@ -8,7 +8,7 @@
 mod identity;
 mod label;
 mod spawn;
-mod watched;
+mod watched_process;
 
 #[cfg(test)]
 mod tests;
@@ -27,19 +27,22 @@ use rustix::process::Signal;
 use service::clock::Clock;
 use tokio::sync::mpsc;
 
-use self::label::{Found, Label};
-use self::watched::Watched;
-use super::blocking::{blocking, failed};
-use super::folder::{Folder, Folders, STILL_RUNS};
-use super::kept_log::MAX_LOG_BYTES;
-use super::target::Fenced;
-use super::{Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target};
+use self::label::{FoundProcess, Label};
+use self::watched_process::WatchedProcess;
+use super::blocking::{failed_with, run_blocking};
+use super::engine_folder::{EngineFolder, EngineFolders, STILL_RUNNING_MESSAGE};
+use super::engine_log::MAX_LOG_BYTES;
+use super::fence::Fenced;
+use super::{
+    BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
+    ResourceLimits, Target,
+};
 use crate::config::VERSION;
-use crate::locks::KeyedLocks;
-use crate::sabotage::{self, Saboteur};
+use crate::fault_injection::{self, Mutation};
+use crate::keyed_locks::KeyedLocks;
 
 /// How often the logs of running engines are looked at.
-const LOG_PERIOD: Duration = Duration::from_secs(10);
+const LOG_ROTATION_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Where the process backend finds and keeps things.
 #[derive(Clone, Debug)]
@@ -61,29 +64,29 @@ pub(crate) struct ProcessBackend {
 
 struct Inner {
     options: Options,
-    folders: Folders,
+    folders: EngineFolders,
     clock: Arc<dyn Clock>,
     /// What runs, as far as it is known. An engine has more than one only if an earlier orchestrator died in
     /// mid-launch, or goes on launching without knowing that it was replaced.
-    running: Mutex<HashMap<EngineId, Vec<Arc<Watched>>>>,
+    running: Mutex<HashMap<EngineId, Vec<Arc<WatchedProcess>>>>,
     /// Launch, stop and removal of one engine go one after the other.
     locks: KeyedLocks<EngineId>,
     /// Held while processes are looked for, and while one is launched: what is found was launched by others.
-    search: tokio::sync::Mutex<Searched>,
+    search: tokio::sync::Mutex<LastSearch>,
     /// How many searches have begun.
     searches: AtomicU64,
-    exits: mpsc::UnboundedSender<Exit>,
-    listener: Mutex<Option<mpsc::UnboundedReceiver<Exit>>>,
+    exits: mpsc::UnboundedSender<InstanceExit>,
+    listener: Mutex<Option<mpsc::UnboundedReceiver<InstanceExit>>>,
 }
 
 /// The last search that succeeded, by its number; 0 before the first.
 #[derive(Default)]
-struct Searched(u64);
+struct LastSearch(u64);
 
 impl ProcessBackend {
     pub(crate) fn new(options: Options, clock: Arc<dyn Clock>) -> Self {
         let (exits, listener) = mpsc::unbounded_channel();
-        let folders = Folders::new(options.data_root.clone());
+        let folders = EngineFolders::new(options.data_root.clone());
         let inner = Inner {
             options,
             folders,
@@ -105,23 +108,26 @@ impl Inner {
         Label { deployment_id: self.options.deployment_id.clone(), engine_id, generation }
     }
 
-    fn running(&self) -> std::sync::MutexGuard<'_, HashMap<EngineId, Vec<Arc<Watched>>>> {
+    fn running(&self) -> std::sync::MutexGuard<'_, HashMap<EngineId, Vec<Arc<WatchedProcess>>>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The processes of the target's engine.
-    async fn fenced(self: &Arc<Self>, target: Target) -> Result<Fenced<Arc<Watched>>, BackendError> {
+    async fn fenced_processes(
+        self: &Arc<Self>,
+        target: Target,
+    ) -> Result<Fenced<Arc<WatchedProcess>>, BackendError> {
         self.search().await?;
         let found = self.running().get(&target.engine_id).cloned().unwrap_or_default();
         Ok(target.fence(found.into_iter().map(|process| (process.generation(), process))))
     }
 
     /// Watches `process` until it ends, and then says so.
-    fn watch(self: &Arc<Self>, engine_id: EngineId, process: Arc<Watched>) {
+    fn watch(self: &Arc<Self>, engine_id: EngineId, process: Arc<WatchedProcess>) {
         self.running().entry(engine_id).or_default().push(Arc::clone(&process));
         let inner = Arc::clone(self);
         tokio::spawn(async move {
-            let how = process.ended().await;
+            let how = process.wait().await;
             {
                 let mut running = inner.running();
                 if let Some(processes) = running.get_mut(&engine_id) {
@@ -132,7 +138,7 @@ impl Inner {
                 }
             }
             // Nobody listens only while the orchestrator ends.
-            let _ = inner.exits.send(Exit { engine_id, instance: process.instance(), how });
+            let _ = inner.exits.send(InstanceExit { engine_id, instance: process.instance(), reason: how });
         });
     }
 
@@ -150,17 +156,20 @@ impl Inner {
         let number = self.searches.fetch_add(1, Ordering::SeqCst) + 1;
         let known: HashSet<_> = self.running().values().flatten().map(|process| process.pid()).collect();
         let deployment_id = self.options.deployment_id.clone();
-        let found = blocking(move || label::find(&deployment_id, &known)).await?;
-        self.watch_all(found).map_err(|error| failed("a running engine could not be watched", &error))?;
-        *searched = Searched(number);
+        let found = run_blocking(move || label::find_processes(&deployment_id, &known)).await?;
+        self.watch_all(found)
+            .map_err(|error| failed_with("a running engine could not be watched", &error))?;
+        *searched = LastSearch(number);
         Ok(())
     }
 
     /// Watches all that were found, or none: whoever tries again finds them all again.
-    fn watch_all(self: &Arc<Self>, found: Vec<Found>) -> std::io::Result<()> {
+    fn watch_all(self: &Arc<Self>, found: Vec<FoundProcess>) -> std::io::Result<()> {
         let mut held = Vec::new();
-        for Found { engine_id, generation, identity } in found {
-            held.extend(Watched::adopt(identity, generation)?.map(|process| (engine_id, Arc::new(process))));
+        for FoundProcess { engine_id, generation, identity } in found {
+            held.extend(
+                WatchedProcess::adopt(identity, generation)?.map(|process| (engine_id, Arc::new(process))),
+            );
         }
         for (engine_id, process) in held {
             self.watch(engine_id, process);
@@ -169,47 +178,51 @@ impl Inner {
     }
 
     /// Sends `signal` to processes and waits until they are gone; those that are not after `grace` are killed.
-    async fn end(
+    async fn terminate(
         &self,
-        processes: &[Arc<Watched>],
+        processes: &[Arc<WatchedProcess>],
         signal: Signal,
         grace: Duration,
     ) -> Result<(), BackendError> {
         for process in processes {
-            process.signal(signal).map_err(|error| failed("an engine could not be signalled", &error))?;
+            process
+                .signal(signal)
+                .map_err(|error| failed_with("an engine could not be signalled", &error))?;
         }
         let gone = || async {
-            processes.iter().map(|process| process.gone()).collect::<FuturesUnordered<_>>().count().await
+            processes.iter().map(|process| process.exited()).collect::<FuturesUnordered<_>>().count().await
         };
         tokio::select! {
             biased;
             _ = gone() => return Ok(()),
             () = self.clock.sleep(grace) => {}
         }
-        if sabotage::by(Saboteur::ForgiveTerm) && signal == Signal::TERM {
+        if fault_injection::active(Mutation::ForgiveTerm) && signal == Signal::TERM {
             return Ok(());
         }
         for process in processes {
-            process.signal(Signal::KILL).map_err(|error| failed("an engine could not be killed", &error))?;
+            process
+                .signal(Signal::KILL)
+                .map_err(|error| failed_with("an engine could not be killed", &error))?;
         }
         gone().await;
         Ok(())
     }
 
     /// Does `work` in the folder of an engine that does not run.
-    async fn at_rest<T: Send + 'static>(
+    async fn while_stopped<T: Send + 'static>(
         self: &Arc<Self>,
         target: Target,
-        work: impl FnOnce(&Folder) -> std::io::Result<T> + Send + 'static,
+        work: impl FnOnce(&EngineFolder) -> std::io::Result<T> + Send + 'static,
     ) -> Result<T, BackendError> {
-        let turn = self.locks.take(target.engine_id).await;
-        let found = self.fenced(target).await?;
-        found.check()?;
+        let turn = self.locks.lock(target.engine_id).await;
+        let found = self.fenced_processes(target).await?;
+        found.reject_superseded()?;
         if !found.own.is_empty() {
-            return Err(BackendError::Failed(STILL_RUNS.to_owned()));
+            return Err(BackendError::Failed(STILL_RUNNING_MESSAGE.to_owned()));
         }
-        let folder = self.folders.of(target.engine_id);
-        blocking(move || {
+        let folder = self.folders.folder(target.engine_id);
+        run_blocking(move || {
             let done = work(&folder);
             drop(turn);
             done
@@ -218,69 +231,69 @@ impl Inner {
     }
 
     async fn kill(self: &Arc<Self>, target: Target) -> Result<(), BackendError> {
-        let found = self.fenced(target).await?;
-        self.end(&found.own, Signal::KILL, Duration::ZERO).await?;
-        found.check()
+        let found = self.fenced_processes(target).await?;
+        self.terminate(&found.own, Signal::KILL, Duration::ZERO).await?;
+        found.reject_superseded()
     }
 
     /// Launches the engine as a process. Whoever else launches it at the same time looks for other processes as well,
     /// afterwards: the later of the two looks sees both, and only the process of the later change stays.
-    async fn launch(self: &Arc<Self>, launch: &Launch) -> Result<Instance, BackendError> {
+    async fn launch(self: &Arc<Self>, launch: &LaunchSpec) -> Result<Instance, BackendError> {
         let target = launch.target();
-        let folder = self.folders.of(launch.engine_id);
+        let folder = self.folders.folder(launch.engine_id);
         let command = spawn::command(&self.options, &self.label(target), launch, &folder);
-        let first = launch.first;
+        let first = launch.is_first;
         let prepare = move || {
             folder.prepare(first)?;
-            folder.bound_log(MAX_LOG_BYTES)?;
+            folder.rotate_log(MAX_LOG_BYTES)?;
             folder.open_log()
         };
-        let log = blocking(prepare).await?;
+        let log = run_blocking(prepare).await?;
         let process = {
             let _search = self.search.lock().await;
-            let child = blocking(move || spawn::spawn(command, log)).await?;
-            let process = Watched::own(child, launch.generation)
-                .map_err(|error| failed("a launched engine could not be watched", &error))?;
+            let child = run_blocking(move || spawn::spawn(command, log)).await?;
+            let process = WatchedProcess::from_child(child, launch.generation)
+                .map_err(|error| failed_with("a launched engine could not be watched", &error))?;
             let process = Arc::new(process);
             self.watch(launch.engine_id, Arc::clone(&process));
             process
         };
-        let found = self.fenced(target).await?;
-        let superseded = found.check();
+        let found = self.fenced_processes(target).await?;
+        let superseded = found.reject_superseded();
         let mut ended = found.own;
         ended.retain(|other| superseded.is_err() || !Arc::ptr_eq(other, &process));
-        self.end(&ended, Signal::KILL, Duration::ZERO).await?;
+        self.terminate(&ended, Signal::KILL, Duration::ZERO).await?;
         superseded.map(|()| process.instance())
     }
 }
 
 impl EngineBackend for ProcessBackend {
-    fn ping(&self) -> Answer<'_, ()> {
+    fn ping(&self) -> BackendFuture<'_, ()> {
         Box::pin(self.inner.search())
     }
 
-    fn has_one_image(&self) -> bool {
+    fn has_single_image(&self) -> bool {
         true
     }
 
-    fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
-        Box::pin(std::future::ready(is_own(image)))
+    fn check_image<'a>(&'a self, image: &'a EngineImage) -> BackendFuture<'a, ()> {
+        Box::pin(std::future::ready(check_own_image(image)))
     }
 
     fn port_is_free(&self, port: u16) -> bool {
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
     }
 
-    fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool> {
-        let folder = self.inner.folders.of(engine_id);
-        Box::pin(blocking(move || folder.has_brain()))
+    fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {
+        let folder = self.inner.folders.folder(engine_id);
+        Box::pin(run_blocking(move || folder.has_brain()))
     }
 
-    fn launch(&self, launch: Launch) -> Answer<'_, Instance> {
+    fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance> {
         Box::pin(async move {
-            is_own(&launch.image)?;
+            check_own_image(&launch.image)?;
             let inner = &self.inner;
-            let turn = inner.locks.take(launch.engine_id).await;
+            let turn = inner.locks.lock(launch.engine_id).await;
             inner.kill(launch.target()).await?;
             let inner = Arc::clone(inner);
             // On its own from here: a caller that gives up leaves no process that nobody knows of, and whoever
@@ -290,37 +303,37 @@ impl EngineBackend for ProcessBackend {
                 drop(turn);
                 launched
             });
-            launched.await.unwrap_or_else(|error| Err(failed("the launch broke off", &error)))
+            launched.await.unwrap_or_else(|error| Err(failed_with("the launch broke off", &error)))
         })
     }
 
-    fn stop(&self, target: Target, grace: Duration) -> Answer<'_, ()> {
+    fn stop(&self, target: Target, grace: Duration) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(target.engine_id).await;
-            let found = self.inner.fenced(target).await?;
-            self.inner.end(&found.own, Signal::TERM, grace).await?;
-            found.check()
+            let _product_lock = self.inner.locks.lock(target.engine_id).await;
+            let found = self.inner.fenced_processes(target).await?;
+            self.inner.terminate(&found.own, Signal::TERM, grace).await?;
+            found.reject_superseded()
         })
     }
 
-    fn kill(&self, target: Target) -> Answer<'_, ()> {
+    fn kill(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let _turn = self.inner.locks.take(target.engine_id).await;
+            let _product_lock = self.inner.locks.lock(target.engine_id).await;
             self.inner.kill(target).await
         })
     }
 
     /// The log is in its folder: of a process that has ended nothing else is left.
-    fn clear(&self, target: Target) -> Answer<'_, ()> {
+    fn remove_instance(&self, target: Target) -> BackendFuture<'_, ()> {
         self.kill(target)
     }
 
-    fn remove(&self, target: Target) -> Answer<'_, ()> {
+    fn remove_with_data(&self, target: Target) -> BackendFuture<'_, ()> {
         Box::pin(async move {
-            let turn = self.inner.locks.take(target.engine_id).await;
+            let turn = self.inner.locks.lock(target.engine_id).await;
             self.inner.kill(target).await?;
-            let folder = self.inner.folders.of(target.engine_id);
-            blocking(move || {
+            let folder = self.inner.folders.folder(target.engine_id);
+            run_blocking(move || {
                 let removed = folder.remove();
                 drop(turn);
                 removed
@@ -329,24 +342,24 @@ impl EngineBackend for ProcessBackend {
         })
     }
 
-    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy> {
-        Box::pin(self.inner.at_rest(target, Folder::keep_copy))
+    fn copy_brain(&self, target: Target) -> BackendFuture<'_, BrainCopy> {
+        Box::pin(self.inner.while_stopped(target, EngineFolder::copy_brain))
     }
 
-    fn restore_copy(&self, target: Target) -> Answer<'_, ()> {
-        Box::pin(self.inner.at_rest(target, Folder::restore_copy))
+    fn restore_brain(&self, target: Target) -> BackendFuture<'_, ()> {
+        Box::pin(self.inner.while_stopped(target, EngineFolder::restore_brain))
     }
 
-    fn list(&self) -> Answer<'_, Vec<Listed>> {
+    fn list(&self) -> BackendFuture<'_, Vec<EngineListing>> {
         Box::pin(async move {
             self.inner.search().await?;
             let running = self.inner.running();
             let listed = running.iter().flat_map(|(engine_id, processes)| {
-                let listed = |process: &Arc<Watched>| Listed {
+                let listed = |process: &Arc<WatchedProcess>| EngineListing {
                     engine_id: *engine_id,
                     instance: process.instance(),
                     generation: process.generation(),
-                    alive: true,
+                    running: true,
                 };
                 processes.iter().map(listed)
             });
@@ -354,9 +367,9 @@ impl EngineBackend for ProcessBackend {
         })
     }
 
-    fn exits(&self) -> BoxStream<'static, Exit> {
+    fn exits(&self) -> BoxStream<'static, InstanceExit> {
         // Whoever listens keeps the engines: from now on, and for as long as the backend lives.
-        tokio::spawn(bound_logs(Arc::downgrade(&self.inner)));
+        tokio::spawn(rotate_logs(Arc::downgrade(&self.inner)));
         let listener = self.inner.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         let exits = futures::stream::unfold(listener, |listener| async move {
             let mut listener = listener?;
@@ -365,7 +378,7 @@ impl EngineBackend for ProcessBackend {
         exits.boxed()
     }
 
-    fn runs<'a>(&'a self, instance: &'a Instance) -> Answer<'a, bool> {
+    fn is_running<'a>(&'a self, instance: &'a Instance) -> BackendFuture<'a, bool> {
         Box::pin(async move {
             let known = || {
                 let running = self.inner.running();
@@ -378,28 +391,28 @@ impl EngineBackend for ProcessBackend {
         })
     }
 
-    fn log_tail(&self, engine_id: EngineId, lines: usize) -> Answer<'_, Vec<String>> {
-        let folder = self.inner.folders.of(engine_id);
-        Box::pin(blocking(move || folder.log_tail(lines)))
+    fn log_tail(&self, engine_id: EngineId, lines: usize) -> BackendFuture<'_, Vec<String>> {
+        let folder = self.inner.folders.folder(engine_id);
+        Box::pin(run_blocking(move || folder.log_tail(lines)))
     }
 
     /// None are applied yet.
-    fn caps(&self, _: EngineId) -> Answer<'_, Option<Caps>> {
+    fn resource_limits(&self, _: EngineId) -> BackendFuture<'_, Option<ResourceLimits>> {
         Box::pin(std::future::ready(Ok(None)))
     }
 }
 
 /// Keeps the logs of running engines from filling the disk.
-async fn bound_logs(inner: Weak<Inner>) {
+async fn rotate_logs(inner: Weak<Inner>) {
     loop {
         let Some(clock) = inner.upgrade().map(|inner| Arc::clone(&inner.clock)) else { return };
-        clock.sleep(LOG_PERIOD).await;
+        clock.sleep(LOG_ROTATION_INTERVAL).await;
         let Some(inner) = inner.upgrade() else { return };
         let running: Vec<_> = inner.running().keys().copied().collect();
         for engine_id in running {
-            let folder = inner.folders.of(engine_id);
+            let folder = inner.folders.folder(engine_id);
             // One after the other: where the disk hangs, one thread does.
-            if let Err(error) = blocking(move || folder.bound_log(MAX_LOG_BYTES)).await {
+            if let Err(error) = run_blocking(move || folder.rotate_log(MAX_LOG_BYTES)).await {
                 tracing::warn!(%engine_id, %error, "An engine's log could not be shortened.");
             }
         }
@@ -407,7 +420,7 @@ async fn bound_logs(inner: Weak<Inner>) {
 }
 
 /// The only image is this binary itself.
-fn is_own(image: &EngineImage) -> Result<(), BackendError> {
+fn check_own_image(image: &EngineImage) -> Result<(), BackendError> {
     let own = image.as_str() == format!("svc-engine:{VERSION}");
     if own { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
 }

@@ -15,56 +15,57 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, renameat, st
 use rustix::io::Errno;
 
 /// So many entries of a directory are in memory at once.
-const BATCH: usize = 1_024;
+const BATCH_SIZE: usize = 1_024;
 
 /// Removes the directory at `path`. Blocks. Fails with the path of what cannot be removed; what was removed until then
 /// is gone, and a later call goes on.
 pub(super) fn remove_all(path: &Path) -> io::Result<()> {
     // From the folder on: its product may know it, and not where the folder is.
     let shown = Path::new(path.file_name().unwrap_or(path.as_os_str()));
-    let root = open_dir(CWD, path).map_err(|error| named(shown, error))?;
+    let root = open_dir(CWD, path).map_err(|error| with_path(shown, error))?;
     let mut moved = 0_u64;
     // What an earlier, interrupted removal has moved up is emptied like any other.
     loop {
-        let batch = entries(&root).map_err(|error| named(shown, error))?;
+        let batch = read_batch(&root).map_err(|error| with_path(shown, error))?;
         if batch.is_empty() {
             break;
         }
         for (name, is_dir) in batch {
             let removed = if is_dir {
-                empty(root.as_fd(), &name, &mut moved)
+                empty_directory(root.as_fd(), &name, &mut moved)
                     .and_then(|()| unlinkat(&root, &*name, AtFlags::REMOVEDIR).map_err(io::Error::from))
             } else {
                 unlinkat(&root, &*name, AtFlags::empty()).map_err(io::Error::from)
             };
-            or_gone(removed).map_err(|error| named(&shown.join(name.to_string_lossy().as_ref()), error))?;
+            ignore_not_found(removed)
+                .map_err(|error| with_path(&shown.join(name.to_string_lossy().as_ref()), error))?;
         }
     }
-    fs::remove_dir(path).map_err(|error| named(shown, error))
+    fs::remove_dir(path).map_err(|error| with_path(shown, error))
 }
 
 /// Empties the directory `name` of `root`: its files are removed, its subdirectories moved into `root`.
-fn empty(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
+fn empty_directory(root: BorrowedFd<'_>, name: &CStr, moved: &mut u64) -> io::Result<()> {
     let dir = open_dir(root, name)?;
     loop {
-        let batch = entries(&dir)?;
+        let batch = read_batch(&dir)?;
         if batch.is_empty() {
             return Ok(());
         }
         for (name, is_dir) in batch {
             if !is_dir {
-                or_gone(unlinkat(&dir, &*name, AtFlags::empty()).map_err(io::Error::from))?;
+                ignore_not_found(unlinkat(&dir, &*name, AtFlags::empty()).map_err(io::Error::from))?;
                 continue;
             }
             // To be moved it has to be writable, for its `..` changes.
-            or_gone(open_dir(dir.as_fd(), &*name).map(drop))?;
+            ignore_not_found(open_dir(dir.as_fd(), &*name).map(drop))?;
             loop {
                 let unique = CString::new(format!(".removed-{moved}"))?;
                 *moved += 1;
                 match renameat(&dir, &*name, root, &*unique) {
                     // Left behind by an earlier removal.
                     Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
-                    renamed => break or_gone(renamed.map_err(io::Error::from))?,
+                    renamed => break ignore_not_found(renamed.map_err(io::Error::from))?,
                 }
             }
         }
@@ -86,7 +87,7 @@ fn open_dir(parent: BorrowedFd<'_>, name: impl rustix::path::Arg + Copy) -> io::
 }
 
 /// Some of what is in a directory, each with whether it is one itself; nothing once it is empty.
-fn entries(dir: &OwnedFd) -> io::Result<Vec<(CString, bool)>> {
+fn read_batch(dir: &OwnedFd) -> io::Result<Vec<(CString, bool)>> {
     let mut entries = Vec::new();
     // From its beginning: it has changed since it was last read.
     let mut reader = Dir::read_from(dir)?;
@@ -104,7 +105,7 @@ fn entries(dir: &OwnedFd) -> io::Result<Vec<(CString, bool)>> {
             kind => kind,
         };
         entries.push((name.to_owned(), kind == FileType::Directory));
-        if entries.len() == BATCH {
+        if entries.len() == BATCH_SIZE {
             break;
         }
     }
@@ -112,14 +113,14 @@ fn entries(dir: &OwnedFd) -> io::Result<Vec<(CString, bool)>> {
 }
 
 /// What is gone already is as it was wanted; only that the folder itself is missing is for the caller to know.
-fn or_gone(done: io::Result<()>) -> io::Result<()> {
+fn ignore_not_found(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     }
 }
 
-fn named(path: &Path, error: impl Into<io::Error>) -> io::Error {
+fn with_path(path: &Path, error: impl Into<io::Error>) -> io::Error {
     let error = error.into();
     if error.kind() == io::ErrorKind::NotFound {
         return error;

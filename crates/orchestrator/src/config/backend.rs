@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use contract::EngineImage;
-use service::env::Reader;
+use service::env::EnvReader;
 
 use super::VERSION;
 
 /// Where a Docker daemon listens unless it is told otherwise.
-const DOCKER_SOCKET: &str = "/var/run/docker.sock";
+const DEFAULT_DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
 /// What runs the engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub enum BackendKind {
 
 impl BackendKind {
     /// Reads `ORCH_BACKEND` and, for Docker, `ORCH_DOCKER_SOCKET`.
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Self {
-        let docker = reader.or("ORCH_BACKEND", "`docker` or `process`", true, |text| match text {
+    pub(crate) fn read(reader: &mut EnvReader<'_>) -> Self {
+        let docker = reader.parse_or("ORCH_BACKEND", "`docker` or `process`", true, |text| match text {
             "docker" => Some(true),
             "process" => Some(false),
             _ => None,
@@ -33,10 +33,10 @@ impl BackendKind {
         if !docker {
             return Self::Process;
         }
-        let socket = reader.or(
+        let socket = reader.parse_or(
             "ORCH_DOCKER_SOCKET",
             "the absolute path of the Docker daemon's socket",
-            PathBuf::from(DOCKER_SOCKET),
+            PathBuf::from(DEFAULT_DOCKER_SOCKET),
             |text| Some(PathBuf::from(text)).filter(|path| Path::is_absolute(path)),
         );
         Self::Docker { socket }
@@ -51,17 +51,17 @@ impl BackendKind {
     }
 
     /// Reads `ORCH_ENGINE_IMAGE`: what this backend can run. As processes there is no other engine than this binary.
-    pub(super) fn read_image(&self, reader: &mut Reader<'_>) -> Option<EngineImage> {
-        const NAME: &str = "ORCH_ENGINE_IMAGE";
+    pub(super) fn read_image(&self, reader: &mut EnvReader<'_>) -> Option<EngineImage> {
+        const IMAGE_VARIABLE: &str = "ORCH_ENGINE_IMAGE";
         match self {
             Self::Docker { .. } => {
                 let must_be = format!("an image with an exact version, such as svc-engine:{VERSION}");
-                reader.required(NAME, &must_be, |text| text.parse().ok())
+                reader.required(IMAGE_VARIABLE, &must_be, |text| text.parse().ok())
             }
             Self::Process => {
                 let own = format!("svc-engine:{VERSION}");
                 let must_be = format!("the image of this binary, {own}");
-                reader.required(NAME, &must_be, |text| {
+                reader.required(IMAGE_VARIABLE, &must_be, |text| {
                     text.parse().ok().filter(|image: &EngineImage| image.as_str() == own)
                 })
             }

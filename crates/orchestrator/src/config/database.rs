@@ -6,7 +6,7 @@ use std::str::FromStr as _;
 use std::sync::Arc;
 
 use secrecy::{ExposeSecret as _, SecretString};
-use service::env::Reader;
+use service::env::EnvReader;
 use sqlx::postgres::PgConnectOptions;
 
 /// Where the registry lives. Shown, it names the place and no secret.
@@ -32,7 +32,7 @@ impl DatabaseUrl {
     }
 
     /// Reads `ORCH_DATABASE_URL`.
-    pub fn read(reader: &mut Reader<'_>) -> Option<Self> {
+    pub fn read(reader: &mut EnvReader<'_>) -> Option<Self> {
         reader.required_secret(
             "ORCH_DATABASE_URL",
             "sqlite:<path of a file>, such as sqlite:/var/lib/roundhouse/registry.db, or \
@@ -52,7 +52,7 @@ impl fmt::Display for DatabaseUrl {
 }
 
 /// What may stand behind the `?` of a PostgreSQL URL.
-const PARAMETERS: [&str; 11] = [
+const POSTGRES_PARAMETERS: [&str; 11] = [
     "application_name",
     "dbname",
     "host",
@@ -70,7 +70,7 @@ const PARAMETERS: [&str; 11] = [
 #[derive(Clone)]
 pub struct PostgresUrl {
     text: Arc<SecretString>,
-    shown: String,
+    redacted: String,
 }
 
 impl PostgresUrl {
@@ -80,7 +80,8 @@ impl PostgresUrl {
         }
         // One that the driver does not know it would leave out with a warning that shows its value.
         let query = text.split_once('?').map_or("", |(_, query)| query);
-        let known = |parameter: &str| PARAMETERS.contains(&parameter.split('=').next().unwrap_or_default());
+        let known =
+            |parameter: &str| POSTGRES_PARAMETERS.contains(&parameter.split('=').next().unwrap_or_default());
         if !query.split('&').filter(|parameter| !parameter.is_empty()).all(known) {
             return None;
         }
@@ -93,7 +94,7 @@ impl PostgresUrl {
         // A server gives a user the database of their name unless they ask for another.
         let database = options.get_database().unwrap_or(user);
         let shown = format!("postgres://{user}@{place}/{database}");
-        Some(Self { text: Arc::new(SecretString::from(text)), shown })
+        Some(Self { text: Arc::new(SecretString::from(text)), redacted: shown })
     }
 
     /// All of it, with the password.
@@ -104,13 +105,13 @@ impl PostgresUrl {
 
 impl fmt::Display for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.shown)
+        f.write_str(&self.redacted)
     }
 }
 
 impl fmt::Debug for PostgresUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PostgresUrl").field(&self.shown).finish()
+        f.debug_tuple("PostgresUrl").field(&self.redacted).finish()
     }
 }
 

@@ -14,33 +14,33 @@ use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{Fleet, FleetError};
-use crate::backend::{BackendError, Caps, Exit, Instance, Launch, Unwell};
+use crate::backend::{BackendError, Instance, InstanceExit, LaunchSpec, ProbeError, ResourceLimits};
 use crate::keys::{KeyError, Purpose};
-use crate::registry::{EngineRow, Refused, RegistryError};
+use crate::registry::{ClaimRefused, EngineRow, RegistryError};
 
 /// Where authorization servers send people back to.
-const REDIRECT_BASE: &str = "OAUTH_REDIRECT_BASE_URL";
+const OAUTH_REDIRECT_BASE_URL_VAR: &str = "OAUTH_REDIRECT_BASE_URL";
 /// The key under which an engine seals its own credentials.
-const SECRETS_KEY: &str = "AD_ENCRYPTION_KEY";
+const ENCRYPTION_KEY_VAR: &str = "AD_ENCRYPTION_KEY";
 
 /// The shortest and the longest pause between two questions.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+const POLL_INTERVAL_RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
 /// How long one question waits for its answer.
-const ANSWER: Duration = Duration::from_secs(10);
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many of the log's last lines the ledger keeps of a boot that failed and of an engine that ended.
-pub(super) const LOG_LINES: usize = 20;
+pub(super) const FAILURE_LOG_LINES: usize = 20;
 
 /// How many ports are tried that turn out to be taken.
-const PORT_TRIES: usize = 16;
+const MAX_PORT_ATTEMPTS: usize = 16;
 
 /// What a boot waits for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wants {
+pub(super) enum Readiness {
     /// Every subsystem.
-    AllWell,
+    AllSubsystems,
     /// The brain alone, so that a provider's outage never fails an engine that was well before.
-    Brain,
+    BrainOnly,
 }
 
 /// An engine that came up.
@@ -53,59 +53,59 @@ pub(super) struct Booted {
 
 /// An engine that did not come up.
 #[derive(Debug)]
-pub(super) struct NotBooted {
-    pub(super) why: Why,
+pub(super) struct BootFailure {
+    pub(super) cause: BootFailureCause,
     /// The last lines of its log.
     pub(super) log: Vec<String>,
 }
 
 /// Why an engine did not come up.
 #[derive(Clone, Debug)]
-pub(super) enum Why {
+pub(super) enum BootFailureCause {
     /// The backend did not launch it.
     Backend(BackendError),
     /// It ended.
     Exited(Option<String>),
     /// It was not well in time; last it said this.
-    Late(String),
+    TimedOut(String),
     /// Its keys do not open.
     Keys(KeyError),
     /// Port after port was taken by something that is no engine.
-    NoPort,
+    NoFreePort,
     /// Another port could not be leased.
     Registry(Arc<RegistryError>),
 }
 
-impl Why {
+impl BootFailureCause {
     /// Whether it says something about the host, and nothing about the engine.
-    pub(super) const fn is_about_the_host(&self) -> bool {
+    pub(super) const fn is_host_failure(&self) -> bool {
         match self {
-            Self::Backend(error) => error.is_about_the_host(),
-            Self::Keys(_) | Self::NoPort | Self::Registry(_) => true,
-            Self::Exited(_) | Self::Late(_) => false,
+            Self::Backend(error) => error.is_host_problem(),
+            Self::Keys(_) | Self::NoFreePort | Self::Registry(_) => true,
+            Self::Exited(_) | Self::TimedOut(_) => false,
         }
     }
 
     /// The cause as the ledger has it.
-    pub(super) const fn cause(&self) -> &'static str {
+    pub(super) const fn audit_cause(&self) -> &'static str {
         match self {
-            Self::Backend(_) | Self::Keys(_) | Self::NoPort | Self::Registry(_) => "backend",
+            Self::Backend(_) | Self::Keys(_) | Self::NoFreePort | Self::Registry(_) => "backend",
             Self::Exited(_) => "exit",
-            Self::Late(_) => "boot_timeout",
+            Self::TimedOut(_) => "boot_timeout",
         }
     }
 }
 
-impl NotBooted {
+impl BootFailure {
     /// In words.
     pub(super) fn message(&self) -> String {
-        match &self.why {
-            Why::Backend(error) => error.to_string(),
-            Why::Keys(error) => error.to_string(),
-            Why::Late(last) => last.clone(),
-            Why::NoPort => FleetError::PortExhaustion.to_string(),
-            Why::Registry(error) => error.to_string(),
-            Why::Exited(how) => {
+        match &self.cause {
+            BootFailureCause::Backend(error) => error.to_string(),
+            BootFailureCause::Keys(error) => error.to_string(),
+            BootFailureCause::TimedOut(last) => last.clone(),
+            BootFailureCause::NoFreePort => FleetError::PortExhaustion.to_string(),
+            BootFailureCause::Registry(error) => error.to_string(),
+            BootFailureCause::Exited(how) => {
                 let how = how.as_deref().unwrap_or("how is not known");
                 let last = self.log.last().map(|line| format!("; its last log line: {line}"));
                 format!("the engine ended while it booted ({how}){}", last.unwrap_or_default())
@@ -114,14 +114,14 @@ impl NotBooted {
     }
 
     /// As its callers are answered.
-    pub(super) fn error(&self) -> FleetError {
-        match &self.why {
-            Why::Late(last) => FleetError::BootTimeout(last.clone()),
-            Why::Keys(error) => (*error).into(),
-            Why::Backend(error) => error.clone().into(),
-            Why::NoPort => FleetError::PortExhaustion,
-            Why::Registry(error) => FleetError::internal(Arc::clone(error)),
-            Why::Exited(_) => FleetError::Backend(self.message()),
+    pub(super) fn to_fleet_error(&self) -> FleetError {
+        match &self.cause {
+            BootFailureCause::TimedOut(last) => FleetError::BootTimeout(last.clone()),
+            BootFailureCause::Keys(error) => (*error).into(),
+            BootFailureCause::Backend(error) => error.clone().into(),
+            BootFailureCause::NoFreePort => FleetError::PortExhaustion,
+            BootFailureCause::Registry(error) => FleetError::internal(Arc::clone(error)),
+            BootFailureCause::Exited(_) => FleetError::Backend(self.message()),
         }
     }
 }
@@ -132,31 +132,35 @@ impl Fleet {
     pub(super) async fn boot(
         self: &Arc<Self>,
         row: &mut EngineRow,
-        wants: Wants,
-    ) -> Result<Booted, NotBooted> {
+        wants: Readiness,
+    ) -> Result<Booted, BootFailure> {
         match self.launch_and_wait(row, wants).await {
             Ok(booted) => Ok(booted),
             Err(why) => {
                 // Best effort: a backend that fails here as well has said so already.
-                let log = self.backend.log_tail(row.engine_id, LOG_LINES).await.unwrap_or_default();
-                Err(NotBooted { why, log })
+                let log = self.backend.log_tail(row.engine_id, FAILURE_LOG_LINES).await.unwrap_or_default();
+                Err(BootFailure { cause: why, log })
             }
         }
     }
 
-    async fn launch_and_wait(self: &Arc<Self>, row: &mut EngineRow, wants: Wants) -> Result<Booted, Why> {
+    async fn launch_and_wait(
+        self: &Arc<Self>,
+        row: &mut EngineRow,
+        wants: Readiness,
+    ) -> Result<Booted, BootFailureCause> {
         let begun = self.clock.monotonic();
         // Before the launch: an engine may end before its launch has returned.
         let exits = self.exits.subscribe();
-        let key = self.engine_key(row).map_err(Why::Keys)?;
+        let key = self.engine_key(row).map_err(BootFailureCause::Keys)?;
         let instance = self.launch(row).await?;
         let port = row.port.unwrap_or_default();
         let mut last = "it has not been asked yet".to_owned();
         tokio::select! {
             biased;
-            how = ended(exits, row.engine_id, &instance) => return Err(Why::Exited(how)),
-            () = self.until_well(port, &key, wants, &mut last) => {}
-            () = self.clock.sleep(self.settings.boot_timeout) => return Err(Why::Late(last)),
+            how = wait_for_exit(exits, row.engine_id, &instance) => return Err(BootFailureCause::Exited(how)),
+            () = self.wait_until_ready(port, &key, wants, &mut last) => {}
+            () = self.clock.sleep(self.settings.boot_timeout) => return Err(BootFailureCause::TimedOut(last)),
         }
         let took = self.clock.monotonic().saturating_sub(begun);
         let took_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
@@ -164,62 +168,67 @@ impl Fleet {
     }
 
     /// Launches the engine of `row`, on another port than it has where that one is taken.
-    async fn launch(&self, row: &mut EngineRow) -> Result<Instance, Why> {
-        for _ in 0..PORT_TRIES {
-            let launch = Launch {
+    async fn launch(&self, row: &mut EngineRow) -> Result<Instance, BootFailureCause> {
+        for _ in 0..MAX_PORT_ATTEMPTS {
+            let launch = LaunchSpec {
                 engine_id: row.engine_id,
-                product_id: row.seat.product_id,
+                product_id: row.owner.product_id,
                 generation: row.generation,
-                first: row.status == EngineStatus::Provisioning,
+                is_first: row.status == EngineStatus::Provisioning,
                 image: row.engine_version.clone(),
                 port: row.port.unwrap_or_default(),
                 key_hash: row.key_hash,
-                env: self.engine_env(row).map_err(Why::Keys)?,
-                caps: Caps::of(&self.policies.of(row.seat.product_id)),
+                env: self.engine_env(row).map_err(BootFailureCause::Keys)?,
+                limits: ResourceLimits::from_policy(&self.policies.get(row.owner.product_id)),
             };
             match self.backend.launch(launch).await {
                 Err(BackendError::PortTaken(port)) => {
                     tracing::info!(engine.id = %row.engine_id, port, "A port is taken; another one is tried.");
                 }
-                launched => return launched.map_err(Why::Backend),
+                launched => return launched.map_err(BootFailureCause::Backend),
             }
             let leased = self.registry.lease_another_port(row, &self.ports).await;
-            match leased.map_err(|error| Why::Registry(Arc::new(error)))? {
+            match leased.map_err(|error| BootFailureCause::Registry(Arc::new(error)))? {
                 Ok(port) => row.port = Some(port),
-                Err(Refused::NoPort) => return Err(Why::NoPort),
-                Err(Refused::Stale | Refused::Quota { .. } | Refused::Suspended | Refused::Image) => {
-                    return Err(Why::Registry(Arc::new(RegistryError::ClaimLost {
+                Err(ClaimRefused::NoPort) => return Err(BootFailureCause::NoFreePort),
+                Err(
+                    ClaimRefused::Stale
+                    | ClaimRefused::Quota { .. }
+                    | ClaimRefused::Suspended
+                    | ClaimRefused::ImageNotAllowed,
+                ) => {
+                    return Err(BootFailureCause::Registry(Arc::new(RegistryError::ClaimLost {
                         engine_id: row.engine_id,
                     })));
                 }
             }
         }
-        Err(Why::NoPort)
+        Err(BootFailureCause::NoFreePort)
     }
 
     /// The variables that this engine gets beside those of the container contract.
     fn engine_env(&self, row: &EngineRow) -> Result<Vec<(String, SecretString)>, KeyError> {
         let mut env = self.settings.engine_env.clone();
-        if env.iter().all(|(name, _)| name != SECRETS_KEY) {
+        if env.iter().all(|(name, _)| name != ENCRYPTION_KEY_VAR) {
             let owner = row.engine_id.to_string();
             let key = self.vault.open(&owner, Purpose::EngineSecrets, &row.sealed_secrets_key)?;
-            env.push((SECRETS_KEY.to_owned(), SecretString::from(key.as_str())));
+            env.push((ENCRYPTION_KEY_VAR.to_owned(), SecretString::from(key.as_str())));
         }
-        if let Some(base) = &self.policies.of(row.seat.product_id).oauth_redirect_base_url {
-            env.retain(|(name, _)| name != REDIRECT_BASE);
-            env.push((REDIRECT_BASE.to_owned(), SecretString::from(base.as_str())));
+        if let Some(base) = &self.policies.get(row.owner.product_id).oauth_redirect_base_url {
+            env.retain(|(name, _)| name != OAUTH_REDIRECT_BASE_URL_VAR);
+            env.push((OAUTH_REDIRECT_BASE_URL_VAR.to_owned(), SecretString::from(base.as_str())));
         }
         Ok(env)
     }
 
     /// Asks until the engine of `key` answers as `wants` says. `last` holds what was wrong the last time.
-    async fn until_well(&self, port: u16, key: &EngineKey, wants: Wants, last: &mut String) {
+    async fn wait_until_ready(&self, port: u16, key: &EngineKey, wants: Readiness, last: &mut String) {
         let begun = self.clock.monotonic();
         loop {
             let well = tokio::select! {
-                well = self.is_well(port, key, wants) => well,
-                () = self.clock.sleep(ANSWER) => {
-                    Err(format!("it said nothing within {} s", ANSWER.as_secs()))
+                well = self.check_readiness(port, key, wants) => well,
+                () = self.clock.sleep(HEALTH_TIMEOUT) => {
+                    Err(format!("it said nothing within {} s", HEALTH_TIMEOUT.as_secs()))
                 }
             };
             match well {
@@ -228,28 +237,28 @@ impl Fleet {
             }
             // An eighth of what it has taken so far: a quick boot is noticed at once, a slow one not pestered.
             let waited = self.clock.monotonic().saturating_sub(begun);
-            self.clock.sleep((waited / 8).clamp(PAUSES.0, PAUSES.1)).await;
+            self.clock.sleep((waited / 8).clamp(POLL_INTERVAL_RANGE.0, POLL_INTERVAL_RANGE.1)).await;
         }
     }
 
     /// Asks once; if it is not as `wants` says, or not the engine of `key`, tells what is wrong.
-    async fn is_well(&self, port: u16, key: &EngineKey, wants: Wants) -> Result<(), String> {
-        let said = |unwell: Unwell| unwell.to_string();
-        let examined = self.probe.examine(port, key.hash()).await.map_err(said)?;
-        judge(&examined.health, wants)?;
-        self.recognise_launched(port, key, examined.proof).await.map_err(said)
+    async fn check_readiness(&self, port: u16, key: &EngineKey, wants: Readiness) -> Result<(), String> {
+        let said = |unwell: ProbeError| unwell.to_string();
+        let examined = self.probe.check_health(port, key.hash()).await.map_err(said)?;
+        check_health(&examined.health, wants)?;
+        self.verify_launched_identity(port, key, examined.proof).await.map_err(said)
     }
 }
 
 /// Waits for the end of `instance`.
-async fn ended(
-    mut exits: broadcast::Receiver<Exit>,
+async fn wait_for_exit(
+    mut exits: broadcast::Receiver<InstanceExit>,
     engine_id: EngineId,
     instance: &Instance,
 ) -> Option<String> {
     loop {
         match exits.recv().await {
-            Ok(exit) if exit.engine_id == engine_id && exit.instance == *instance => return exit.how,
+            Ok(exit) if exit.engine_id == engine_id && exit.instance == *instance => return exit.reason,
             // One that was missed among thousands is still late in the end.
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => std::future::pending().await,
@@ -258,7 +267,7 @@ async fn ended(
 }
 
 /// Whether `health` is what a boot waits for; if not, which subsystem is unwell, and why.
-pub(super) fn judge(health: &EngineHealth, wants: Wants) -> Result<(), String> {
+pub(super) fn check_health(health: &EngineHealth, wants: Readiness) -> Result<(), String> {
     let subsystems = &health.subsystems;
     let all = [
         ("database", &subsystems.database),
@@ -266,14 +275,16 @@ pub(super) fn judge(health: &EngineHealth, wants: Wants) -> Result<(), String> {
         ("asset_directory", &subsystems.asset_directory),
     ];
     let needed = match wants {
-        Wants::AllWell => all.as_slice(),
-        Wants::Brain => all.get(..1).unwrap_or_default(),
+        Readiness::AllSubsystems => all.as_slice(),
+        Readiness::BrainOnly => all.get(..1).unwrap_or_default(),
     };
     let unwell: Vec<_> = needed.iter().filter(|(_, state)| *state != HEALTHY).collect();
     if unwell.is_empty() {
         return match wants {
-            Wants::AllWell if health.status != HEALTHY => Err(format!("its status is {}", health.status)),
-            Wants::AllWell | Wants::Brain => Ok(()),
+            Readiness::AllSubsystems if health.status != HEALTHY => {
+                Err(format!("its status is {}", health.status))
+            }
+            Readiness::AllSubsystems | Readiness::BrainOnly => Ok(()),
         };
     }
     Err(unwell.iter().map(|(name, state)| format!("{name}: {state}")).collect::<Vec<_>>().join("; "))
@@ -299,16 +310,16 @@ mod tests {
 
     #[test]
     fn a_provision_waits_for_all_and_names_what_is_unwell() {
-        assert_eq!(judge(&health("ok", "ok", "ok"), Wants::AllWell), Ok(()));
-        let unwell = judge(&health("degraded", "ok", "no key"), Wants::AllWell).unwrap_err();
+        assert_eq!(check_health(&health("ok", "ok", "ok"), Readiness::AllSubsystems), Ok(()));
+        let unwell = check_health(&health("degraded", "ok", "no key"), Readiness::AllSubsystems).unwrap_err();
         assert_eq!(unwell, "llm_provider: no key");
-        assert!(judge(&health("starting", "ok", "ok"), Wants::AllWell).is_err());
+        assert!(check_health(&health("starting", "ok", "ok"), Readiness::AllSubsystems).is_err());
     }
 
     #[test]
     fn a_wake_waits_for_the_brain_alone() {
-        assert_eq!(judge(&health("degraded", "ok", "provider is down"), Wants::Brain), Ok(()));
-        let unwell = judge(&health("degraded", "disk full", "ok"), Wants::Brain).unwrap_err();
+        assert_eq!(check_health(&health("degraded", "ok", "provider is down"), Readiness::BrainOnly), Ok(()));
+        let unwell = check_health(&health("degraded", "disk full", "ok"), Readiness::BrainOnly).unwrap_err();
         assert_eq!(unwell, "database: disk full");
     }
 }

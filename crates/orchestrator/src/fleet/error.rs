@@ -8,9 +8,9 @@ use contract::ErrorCode;
 
 use super::lifecycle::Refusal;
 use crate::backend::BackendError;
+use crate::fault_injection::{self, Mutation};
 use crate::keys::KeyError;
 use crate::registry::RegistryError;
-use crate::sabotage::{self, Saboteur};
 
 /// A refusal or a failure. Its text is for people and holds no secret.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub enum FleetError {
     PolicyDenied(String),
     /// A position in the ledger that it has not reached.
     #[error("the ledger has no row {after} yet: its last is {end}; begin again from 0, or from now on")]
-    BeyondLedger {
+    BeyondAuditLog {
         /// The position asked for.
         after: i64,
         /// The last row.
@@ -70,16 +70,16 @@ pub enum FleetError {
     Backend(String),
     /// The registry's server is out of reach.
     #[error("the registry cannot be reached; whether this was done is not known, ask again in a moment")]
-    RegistryAway(#[source] Cause),
+    RegistryUnavailable(#[source] Cause),
     /// Another version wrote the engine's row.
     #[error(
         "the registry's record of this engine holds what this version cannot read (its {0}): the version that wrote it, \
          or a later one, can"
     )]
-    Unreadable(&'static str),
+    UnreadableRow(&'static str),
     /// Nothing waits for ever.
     #[error("a change of this engine took too long; it goes on, ask again later")]
-    TooSlow,
+    OperationTimeout,
     /// A failure of our own.
     #[error("an unexpected failure")]
     Internal(#[source] Cause),
@@ -104,7 +104,7 @@ impl Error for Cause {
 /// A change's task ended without a word: it panicked, or the runtime is ending.
 #[derive(Debug, thiserror::Error)]
 #[error("the task of a change broke off")]
-pub(super) struct BrokenOff;
+pub(super) struct TaskAborted;
 
 impl FleetError {
     /// The code on the wire.
@@ -116,16 +116,16 @@ impl FleetError {
             Self::EngineNotRunning => ErrorCode::EngineNotRunning,
             Self::ProductNotFound => ErrorCode::ProductNotFound,
             Self::PolicyDenied(_) => ErrorCode::PolicyDenied,
-            Self::BeyondLedger { .. } => ErrorCode::InvalidRequest,
+            Self::BeyondAuditLog { .. } => ErrorCode::InvalidRequest,
             Self::SlugExists => ErrorCode::ProductSlugExists,
             Self::QuotaExceeded { .. } => ErrorCode::QuotaExceeded,
             Self::RateLimited { .. } => ErrorCode::RateLimited,
             Self::PortExhaustion => ErrorCode::PortExhaustion,
             Self::CapacityExhausted(_) => ErrorCode::CapacityExhausted,
             Self::BootTimeout(_) => ErrorCode::BootTimeout,
-            Self::Backend(_) | Self::TooSlow => ErrorCode::BackendError,
-            Self::RegistryAway(_) => ErrorCode::StartingUp,
-            Self::Unreadable(_) | Self::Internal(_) => ErrorCode::InternalError,
+            Self::Backend(_) | Self::OperationTimeout => ErrorCode::BackendError,
+            Self::RegistryUnavailable(_) => ErrorCode::StartingUp,
+            Self::UnreadableRow(_) | Self::Internal(_) => ErrorCode::InternalError,
         }
     }
 
@@ -135,20 +135,20 @@ impl FleetError {
             Self::RateLimited { retry_after_s } => *retry_after_s,
             // There is room again as engines stop: nobody knows when.
             Self::PortExhaustion | Self::CapacityExhausted(_) => Some(30),
-            Self::RegistryAway(_) => Some(2),
+            Self::RegistryUnavailable(_) => Some(2),
             Self::EngineNotFound
             | Self::EngineAlreadyExists
             | Self::EngineAlreadyRunning
             | Self::EngineNotRunning
             | Self::ProductNotFound
             | Self::PolicyDenied(_)
-            | Self::BeyondLedger { .. }
+            | Self::BeyondAuditLog { .. }
             | Self::SlugExists
             | Self::QuotaExceeded { .. }
             | Self::BootTimeout(_)
             | Self::Backend(_)
-            | Self::TooSlow
-            | Self::Unreadable(_)
+            | Self::OperationTimeout
+            | Self::UnreadableRow(_)
             | Self::Internal(_) => None,
         }
     }
@@ -172,10 +172,10 @@ impl From<Refusal> for FleetError {
 impl From<RegistryError> for FleetError {
     fn from(error: RegistryError) -> Self {
         match error {
-            error @ (RegistryError::Away(_) | RegistryError::Deposed) => {
-                Self::RegistryAway(Cause(Arc::new(error)))
+            error @ (RegistryError::Unreachable(_) | RegistryError::LostLeadership) => {
+                Self::RegistryUnavailable(Cause(Arc::new(error)))
             }
-            RegistryError::Unreadable { column } => Self::Unreadable(column),
+            RegistryError::Unreadable { column } => Self::UnreadableRow(column),
             error => Self::internal(error),
         }
     }
@@ -190,7 +190,7 @@ impl From<KeyError> for FleetError {
 impl From<BackendError> for FleetError {
     fn from(error: BackendError) -> Self {
         match error {
-            BackendError::Full(_) if !sabotage::by(Saboteur::HideFullness) => {
+            BackendError::NoCapacity(_) if !fault_injection::active(Mutation::HideFullness) => {
                 Self::CapacityExhausted(error.to_string())
             }
             error => Self::Backend(error.to_string()),

@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Fleet;
-use super::flight::Ended;
-use crate::backend::Exit;
+use super::operation::OperationError;
+use crate::backend::InstanceExit;
 use crate::registry::RegistryError;
 
 /// An engine that has ended is `failed` once it has stayed so for this long.
-pub(super) const STILL_ENDED: Duration = Duration::from_secs(1);
+pub(super) const EXIT_CONFIRM_DELAY: Duration = Duration::from_secs(1);
 
 impl Fleet {
     /// Takes note of exits until `shutdown`.
@@ -22,7 +22,7 @@ impl Fleet {
         let mut exits = self.backend.exits();
         let tasks = TaskTracker::new();
         while let Some(Some(exit)) = shutdown.run_until_cancelled(exits.next()).await {
-            tracing::info!(engine.id = %exit.engine_id, how = exit.how, "An engine has ended.");
+            tracing::info!(engine.id = %exit.engine_id, how = exit.reason, "An engine has ended.");
             // Boots wait for these; without any there is nobody to tell.
             let _ = self.exits.send(exit.clone());
             let fleet = Arc::clone(&self);
@@ -33,23 +33,23 @@ impl Fleet {
         tasks.wait().await;
     }
 
-    async fn after_exit(self: Arc<Self>, exit: Exit) {
-        self.clock.sleep(STILL_ENDED).await;
-        if let Err(error) = self.settle_exit(&exit).await {
+    async fn after_exit(self: Arc<Self>, exit: InstanceExit) {
+        self.clock.sleep(EXIT_CONFIRM_DELAY).await;
+        if let Err(error) = self.record_exit(&exit).await {
             // The next comparison finds it dead.
             let error: &dyn std::error::Error = &error;
             tracing::error!(engine.id = %exit.engine_id, error, "An engine's end could not be recorded yet.");
         }
     }
 
-    async fn settle_exit(self: &Arc<Self>, exit: &Exit) -> Result<(), RegistryError> {
+    async fn record_exit(self: &Arc<Self>, exit: &InstanceExit) -> Result<(), RegistryError> {
         loop {
             let Some(row) = self.registry.engine_by_id(exit.engine_id).await? else { return Ok(()) };
             if row.claim.is_some()
-                && let Some(flight) = self.flights.at(&row.seat)
+                && let Some(flight) = self.operations.get(&row.owner)
             {
                 // Whoever changes it may be the cause, or not know of it yet.
-                let _ = flight.over().await;
+                let _ = flight.outcome().await;
                 continue;
             }
             if row.status != EngineStatus::Running || row.instance.as_ref() != Some(&exit.instance) {
@@ -57,23 +57,25 @@ impl Fleet {
             }
             return match row.claim {
                 // Left behind by a stop or a sleep of an earlier orchestrator: it is finished, not failed.
-                Some(_) => match self.put_in_order(&row).await {
-                    Err(Ended::Failed(error)) => {
+                Some(_) => match self.repair(&row).await {
+                    Err(OperationError::Failed(error)) => {
                         tracing::warn!(engine.id = %row.engine_id, %error, "An engine could not be put in order yet.");
                         Ok(())
                     }
-                    Ok(_) | Err(Ended::Stale | Ended::Overtaken) => Ok(()),
+                    Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => Ok(()),
                 },
                 // It was begun anew behind our back, as by a person at the daemon.
-                None if self.backend.runs(&exit.instance).await.unwrap_or(false) => Ok(()),
-                None => self.fail(&row, &ended_by_itself(exit.how.as_deref()), "exit").await,
+                None if self.backend.is_running(&exit.instance).await.unwrap_or(false) => Ok(()),
+                None => {
+                    self.record_failure(&row, &unexpected_exit_message(exit.reason.as_deref()), "exit").await
+                }
             };
         }
     }
 }
 
 /// Why an engine that was found to have ended has failed.
-pub(super) fn ended_by_itself(how: Option<&str>) -> String {
+pub(super) fn unexpected_exit_message(how: Option<&str>) -> String {
     match how {
         Some(how) => format!("the engine ended by itself ({how})"),
         None => "the engine ended by itself".to_owned(),

@@ -60,7 +60,7 @@ impl Change {
 
 /// An engine as the table sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct View {
+pub(crate) struct EngineView {
     pub(crate) status: EngineStatus,
     /// The change under way.
     pub(crate) change: Option<Change>,
@@ -96,11 +96,11 @@ pub(crate) enum Trigger {
     /// `DELETE /engines/{user_id}`.
     Destroy,
     /// `GET /engines/{user_id}`.
-    Look,
+    Get,
     /// A call to the engine itself, passed on: only to one that runs.
-    Reach,
+    Proxy,
     /// `PUT /engines/{user_id}/version`.
-    Version,
+    ChangeVersion,
 }
 
 /// What to do about it.
@@ -113,7 +113,7 @@ pub(crate) enum Decision {
     /// Refused, and nothing changes.
     Refuse(Refusal),
     /// Claim the engine and make this change.
-    Make(Change),
+    Perform(Change),
     /// Wait for the change under way and share its outcome.
     Share,
     /// Wait for the change under way, then decide anew.
@@ -136,9 +136,9 @@ pub(crate) enum Refusal {
 }
 
 /// Decides what to do about `trigger`, given the engine, if there is one.
-pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
+pub(crate) fn decide(engine: Option<EngineView>, trigger: Trigger) -> Decision {
     let Some(view) = engine else { return without_engine(trigger) };
-    let View { status, change, .. } = view;
+    let EngineView { status, change, .. } = view;
     match trigger {
         Trigger::Provision => Decision::Refuse(Refusal::AlreadyExists),
         Trigger::Admit { wake, .. } => admit(view, wake),
@@ -147,7 +147,7 @@ pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
         Trigger::Rotate => while_running(status, change, Change::Rotate),
         Trigger::Sleep { .. } => while_running(status, change, Change::Sleep),
         Trigger::Restart => match (status, change) {
-            (EngineStatus::Failed, None) => Decision::Make(Change::Restart),
+            (EngineStatus::Failed, None) => Decision::Perform(Change::Restart),
             _ => Decision::Refuse(Refusal::NotRunning),
         },
         Trigger::Destroy => match status {
@@ -156,14 +156,14 @@ pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
             | EngineStatus::Running
             | EngineStatus::Sleeping
             | EngineStatus::Stopped
-            | EngineStatus::Failed => Decision::Make(Change::Destroy),
+            | EngineStatus::Failed => Decision::Perform(Change::Destroy),
         },
-        Trigger::Version => match (status, change) {
+        Trigger::ChangeVersion => match (status, change) {
             (EngineStatus::Destroying, _) => Decision::Refuse(Refusal::NotFound),
             (
                 EngineStatus::Running | EngineStatus::Sleeping | EngineStatus::Stopped | EngineStatus::Failed,
                 None,
-            ) => Decision::Make(Change::Start),
+            ) => Decision::Perform(Change::Start),
             (
                 EngineStatus::Provisioning
                 | EngineStatus::Running
@@ -173,10 +173,10 @@ pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
                 _,
             ) => Decision::Wait,
         },
-        Trigger::Look if change == Some(Change::Rotate) => Decision::Wait,
-        Trigger::Look => Decision::Pass,
-        Trigger::Reach => match while_running(status, change, Change::Stop) {
-            Decision::Make(_) => Decision::Pass,
+        Trigger::Get if change == Some(Change::Rotate) => Decision::Wait,
+        Trigger::Get => Decision::Pass,
+        Trigger::Proxy => match while_running(status, change, Change::Stop) {
+            Decision::Perform(_) => Decision::Pass,
             decision => decision,
         },
     }
@@ -184,7 +184,7 @@ pub(crate) fn decide(engine: Option<View>, trigger: Trigger) -> Decision {
 
 /// Whether a caller with `trigger`, who would have made a change of their own, shares the outcome of
 /// `change`, which someone else is just claiming.
-pub(crate) const fn shares(trigger: Trigger, change: Change) -> bool {
+pub(crate) const fn can_share(trigger: Trigger, change: Change) -> bool {
     match trigger {
         Trigger::Admit { .. } => {
             matches!(change, Change::Provision | Change::Start | Change::Wake | Change::Restart)
@@ -196,15 +196,15 @@ pub(crate) const fn shares(trigger: Trigger, change: Change) -> bool {
         | Trigger::Sleep { .. }
         | Trigger::Restart
         | Trigger::Destroy
-        | Trigger::Look
-        | Trigger::Reach
-        | Trigger::Version => false,
+        | Trigger::Get
+        | Trigger::Proxy
+        | Trigger::ChangeVersion => false,
     }
 }
 
 const fn without_engine(trigger: Trigger) -> Decision {
     match trigger {
-        Trigger::Provision | Trigger::Admit { provision: true, .. } => Decision::Make(Change::Provision),
+        Trigger::Provision | Trigger::Admit { provision: true, .. } => Decision::Perform(Change::Provision),
         Trigger::Admit { provision: false, .. } => Decision::Deny(DenialReason::EngineNotFound),
         Trigger::Start
         | Trigger::Stop
@@ -212,13 +212,13 @@ const fn without_engine(trigger: Trigger) -> Decision {
         | Trigger::Sleep { .. }
         | Trigger::Restart
         | Trigger::Destroy
-        | Trigger::Look
-        | Trigger::Reach
-        | Trigger::Version => Decision::Refuse(Refusal::NotFound),
+        | Trigger::Get
+        | Trigger::Proxy
+        | Trigger::ChangeVersion => Decision::Refuse(Refusal::NotFound),
     }
 }
 
-const fn admit(view: View, wake: bool) -> Decision {
+const fn admit(view: EngineView, wake: bool) -> Decision {
     match view.change {
         Some(Change::Provision | Change::Start | Change::Wake | Change::Restart) => return Decision::Share,
         Some(Change::Stop | Change::Sleep | Change::Rotate | Change::Destroy) => return Decision::Wait,
@@ -226,7 +226,7 @@ const fn admit(view: View, wake: bool) -> Decision {
     }
     match view.status {
         EngineStatus::Running => Decision::Pass,
-        EngineStatus::Sleeping if wake => Decision::Make(Change::Wake),
+        EngineStatus::Sleeping if wake => Decision::Perform(Change::Wake),
         EngineStatus::Sleeping => Decision::Deny(DenialReason::EngineSleeping),
         EngineStatus::Stopped => Decision::Deny(DenialReason::EngineStopped),
         EngineStatus::Failed if view.restart_due => Decision::AwaitRestart,
@@ -247,7 +247,7 @@ const fn start(status: EngineStatus, change: Option<Change>) -> Decision {
             Decision::Wait
         }
         (EngineStatus::Sleeping | EngineStatus::Stopped | EngineStatus::Failed, None) => {
-            Decision::Make(Change::Start)
+            Decision::Perform(Change::Start)
         }
     }
 }
@@ -257,7 +257,7 @@ const fn while_running(status: EngineStatus, change: Option<Change>, make: Chang
     match (status, change) {
         (EngineStatus::Destroying, _) => Decision::Refuse(Refusal::NotFound),
         (_, Some(Change::Stop | Change::Sleep | Change::Rotate)) => Decision::Wait,
-        (EngineStatus::Running, None) => Decision::Make(make),
+        (EngineStatus::Running, None) => Decision::Perform(make),
         (
             EngineStatus::Provisioning
             | EngineStatus::Running

@@ -23,9 +23,9 @@ const TRIGGERS: [Trigger; 15] = [
     Trigger::Rotate,
     Trigger::Restart,
     Trigger::Destroy,
-    Trigger::Look,
-    Trigger::Reach,
-    Trigger::Version,
+    Trigger::Get,
+    Trigger::Proxy,
+    Trigger::ChangeVersion,
 ];
 
 /// State, change under way, and the decision for each of [`TRIGGERS`]. `failing` is `failed` with a restart due;
@@ -51,7 +51,7 @@ destroying   destroy   | exists    wait      wait      wait      wait      404  
 ";
 
 /// What no engine comes to. Should one all the same, nobody begins a second change, and a delete ends it.
-const NEVER: &str = "
+const UNREACHABLE_ROWS: &str = "
 provisioning -         | exists    wait      wait      wait      wait      runs  rests rests rests rests  rests   destroy pass rests wait
 provisioning start     | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait
 provisioning wake      | exists    share     share     share     share     runs  rests rests rests rests  rests   destroy pass rests wait
@@ -121,14 +121,14 @@ const fn next_trigger(trigger: Trigger) -> Option<Trigger> {
         Trigger::Sleep { if_idle: false } => Some(Trigger::Rotate),
         Trigger::Rotate => Some(Trigger::Restart),
         Trigger::Restart => Some(Trigger::Destroy),
-        Trigger::Destroy => Some(Trigger::Look),
-        Trigger::Look => Some(Trigger::Reach),
-        Trigger::Reach => Some(Trigger::Version),
-        Trigger::Version => None,
+        Trigger::Destroy => Some(Trigger::Get),
+        Trigger::Get => Some(Trigger::Proxy),
+        Trigger::Proxy => Some(Trigger::ChangeVersion),
+        Trigger::ChangeVersion => None,
     }
 }
 
-fn named(decision: Decision) -> &'static str {
+fn decision_name(decision: Decision) -> &'static str {
     match decision {
         Decision::Pass => "pass",
         Decision::Deny(DenialReason::EngineNotFound) => "not_found",
@@ -139,7 +139,7 @@ fn named(decision: Decision) -> &'static str {
         Decision::Refuse(Refusal::AlreadyExists) => "exists",
         Decision::Refuse(Refusal::AlreadyRunning) => "runs",
         Decision::Refuse(Refusal::NotRunning) => "rests",
-        Decision::Make(change) => change.as_str(),
+        Decision::Perform(change) => change.as_str(),
         Decision::Share => "share",
         Decision::Wait => "wait",
         Decision::AwaitRestart => "await",
@@ -148,7 +148,7 @@ fn named(decision: Decision) -> &'static str {
 
 /// What a row is about, none being an engine that is not there, and what the table says about it. Whether a
 /// restart is due makes a difference to a failed engine that nobody changes, and to no other.
-fn read(row: &str) -> (Vec<Option<View>>, Vec<&str>) {
+fn parse_row(row: &str) -> (Vec<Option<EngineView>>, Vec<&str>) {
     let (situation, decisions) = row.split_once('|').unwrap();
     let [name, change] = situation.split_whitespace().collect::<Vec<_>>().try_into().unwrap();
     let change = Change::from_name(change).or_else(|| {
@@ -162,23 +162,23 @@ fn read(row: &str) -> (Vec<Option<View>>, Vec<&str>) {
         _ => &[false, true],
     };
     let engines = status.map(|status| {
-        due.iter().map(|due| Some(View { status, change, restart_due: *due })).collect::<Vec<_>>()
+        due.iter().map(|due| Some(EngineView { status, change, restart_due: *due })).collect::<Vec<_>>()
     });
     assert!(engines.is_some() || name == "none", "{row}");
     (engines.unwrap_or_else(|| vec![None]), decisions.split_whitespace().collect())
 }
 
 fn rows() -> impl Iterator<Item = &'static str> {
-    ROWS.trim().lines().chain(NEVER.trim().lines())
+    ROWS.trim().lines().chain(UNREACHABLE_ROWS.trim().lines())
 }
 
 #[test]
 fn the_table_is_as_written() {
     for row in rows() {
-        let (engines, expected) = read(row);
+        let (engines, expected) = parse_row(row);
         for engine in engines {
             let decided: Vec<_> =
-                TRIGGERS.into_iter().map(|trigger| named(decide(engine, trigger))).collect();
+                TRIGGERS.into_iter().map(|trigger| decision_name(decide(engine, trigger))).collect();
             assert_eq!(decided, expected, "{row}");
         }
     }
@@ -191,13 +191,13 @@ fn the_table_has_every_cell_once() {
     assert!(changes.iter().all(|change| Change::ALL.contains(change)));
     let triggers: Vec<_> = std::iter::successors(Some(Trigger::Provision), |at| next_trigger(*at)).collect();
     assert_eq!(triggers, TRIGGERS);
-    let written: Vec<_> = rows().flat_map(|row| read(row).0).collect();
+    let written: Vec<_> = rows().flat_map(|row| parse_row(row).0).collect();
     let once: HashSet<_> = written.iter().map(|engine| format!("{engine:?}")).collect();
     assert_eq!(once.len(), written.len(), "a row twice");
-    let under_way = || std::iter::once(None).chain(changes.iter().copied().map(Some));
+    let in_flight = || std::iter::once(None).chain(changes.iter().copied().map(Some));
     let engines = EngineStatus::ALL.into_iter().flat_map(|status| {
-        under_way().flat_map(move |change| {
-            [false, true].map(|restart_due| Some(View { status, change, restart_due }))
+        in_flight().flat_map(move |change| {
+            [false, true].map(|restart_due| Some(EngineView { status, change, restart_due }))
         })
     });
     let all: HashSet<_> = std::iter::once(None).chain(engines).map(|engine| format!("{engine:?}")).collect();
@@ -206,9 +206,10 @@ fn the_table_has_every_cell_once() {
 
 #[test]
 fn nothing_runs_into_two_changes_at_once() {
-    for (engine, row) in rows().flat_map(|row| read(row).0.into_iter().map(move |engine| (engine, row))) {
+    for (engine, row) in rows().flat_map(|row| parse_row(row).0.into_iter().map(move |engine| (engine, row)))
+    {
         for trigger in TRIGGERS {
-            let makes = matches!(decide(engine, trigger), Decision::Make(_));
+            let makes = matches!(decide(engine, trigger), Decision::Perform(_));
             let changing = engine.is_some_and(|engine| engine.change.is_some());
             assert!(!(makes && changing) || trigger == Trigger::Destroy, "{row} {trigger:?}");
         }
@@ -228,9 +229,9 @@ fn who_may_share_a_change_shares_it_before_and_after_its_claim() {
         (EngineStatus::Destroying, Change::Destroy),
     ] {
         for trigger in TRIGGERS {
-            let engine = View { status, change: Some(change), restart_due: false };
+            let engine = EngineView { status, change: Some(change), restart_due: false };
             let claimed = decide(Some(engine), trigger) == Decision::Share;
-            assert_eq!(shares(trigger, change), claimed, "{trigger:?} {change:?}");
+            assert_eq!(can_share(trigger, change), claimed, "{trigger:?} {change:?}");
         }
     }
 }

@@ -11,13 +11,13 @@ use crate::registry::Product;
 
 /// Every product's policy, with the place in its ledger at which it was seen: of two views the later one holds.
 #[derive(Default)]
-pub(super) struct Policies {
+pub(super) struct PolicyCache {
     by_product: RwLock<HashMap<ProductId, (i64, Arc<Policy>)>>,
 }
 
-impl Policies {
+impl PolicyCache {
     /// Takes note of a product's policy, and lets `follow` do what follows from it, unless a later one is known.
-    fn put(&self, product_id: ProductId, audit_seq: i64, policy: &Policy, follow: impl FnOnce()) {
+    fn insert_if_newer(&self, product_id: ProductId, audit_seq: i64, policy: &Policy, follow: impl FnOnce()) {
         let mut by_product = self.by_product.write().unwrap_or_else(PoisonError::into_inner);
         let known = by_product.get(&product_id);
         if known.is_none_or(|(seen, _)| *seen < audit_seq) {
@@ -28,24 +28,24 @@ impl Policies {
     }
 
     /// A product's policy. One that is not known sets no limits.
-    pub(super) fn of(&self, product_id: ProductId) -> Arc<Policy> {
+    pub(super) fn get(&self, product_id: ProductId) -> Arc<Policy> {
         let by_product = self.by_product.read().unwrap_or_else(PoisonError::into_inner);
         by_product.get(&product_id).map(|(_, policy)| Arc::clone(policy)).unwrap_or_default()
     }
 }
 
 /// Whether `product` may make a call that is not only a look.
-pub(crate) fn may_act(product: &Product) -> Result<(), FleetError> {
-    if product.policy.is_suspended() { Err(suspended()) } else { Ok(()) }
+pub(crate) fn check_not_suspended(product: &Product) -> Result<(), FleetError> {
+    if product.policy.is_suspended() { Err(suspended_error()) } else { Ok(()) }
 }
 
 /// What a suspended product is answered.
-pub(super) fn suspended() -> FleetError {
+pub(super) fn suspended_error() -> FleetError {
     FleetError::PolicyDenied("the product is suspended, and may only look".to_owned())
 }
 
 /// What a product is answered whose policy does not allow `image`.
-pub(super) fn image_denied(image: &EngineImage) -> FleetError {
+pub(super) fn image_denied_error(image: &EngineImage) -> FleetError {
     FleetError::PolicyDenied(format!(
         "{image} is not among its allowed_engine_versions, which by default are the versions of the deployment's image"
     ))
@@ -55,14 +55,14 @@ impl Fleet {
     /// Why `product` may not provision an engine with `image`, by default the deployment's; none if it may.
     pub(super) fn image_denied(&self, product: &Product, image: Option<&EngineImage>) -> Option<FleetError> {
         let image = image.unwrap_or(&self.settings.engine_image);
-        (!product.policy.allows(image, &self.settings.engine_image)).then(|| image_denied(image))
+        (!product.policy.allows(image, &self.settings.engine_image)).then(|| image_denied_error(image))
     }
 
     /// Lets a product's engines be judged by this policy from now on, unless a later one is known.
-    pub(super) fn follow_policy(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) {
-        self.policies.put(product_id, audit_seq, policy, || {
+    pub(super) fn apply_policy(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) {
+        self.policies.insert_if_newer(product_id, audit_seq, policy, || {
             let threshold = policy.idle_sleep_threshold_s.as_ref().map(Seconds::duration);
-            self.supervision.set_threshold(product_id, threshold);
+            self.supervision.set_idle_threshold(product_id, threshold);
         });
     }
 }

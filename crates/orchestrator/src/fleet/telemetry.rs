@@ -13,25 +13,25 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::sabotage::{self, Saboteur};
+use crate::fault_injection::{self, Mutation};
 
 /// The figures.
 pub(crate) struct Telemetry {
     registry: Registry,
-    refusals: Family<Refused, Counter>,
-    repairs: Family<Repaired, Counter>,
+    refusals: Family<ErrorLabels, Counter>,
+    repairs: Family<RepairLabels, Counter>,
     lag: Histogram,
     supervised: Gauge,
-    flights: Gauge,
+    operations: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Refused {
+struct ErrorLabels {
     code: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Repaired {
+struct RepairLabels {
     what: Repair,
 }
 
@@ -47,13 +47,14 @@ pub(crate) enum Repair {
 }
 
 /// The bounds of the lag's histogram, in seconds.
-const LAGS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0];
+const LAG_BUCKETS_SECONDS: [f64; 8] = [0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0];
 
 impl Telemetry {
     pub(super) fn new() -> Self {
         let mut registry = Registry::with_prefix("roundhouse");
         let (refusals, repairs) = (Family::default(), Family::default());
-        let (lag, supervised, flights) = (Histogram::new(LAGS), Gauge::default(), Gauge::default());
+        let (lag, supervised, flights) =
+            (Histogram::new(LAG_BUCKETS_SECONDS), Gauge::default(), Gauge::default());
         registry.register("refusals", "Answers that were errors, by code", Family::clone(&refusals));
         registry.register(
             "repairs",
@@ -71,30 +72,30 @@ impl Telemetry {
             Gauge::clone(&supervised),
         );
         registry.register("changes_under_way", "Changes of engines under way", Gauge::clone(&flights));
-        Self { registry, refusals, repairs, lag, supervised, flights }
+        Self { registry, refusals, repairs, lag, supervised, operations: flights }
     }
 
     /// Counts an answer that was an error.
-    pub(crate) fn refused(&self, code: ErrorCode) {
-        if sabotage::by(Saboteur::ForgetRefusals) {
+    pub(crate) fn record_error(&self, code: ErrorCode) {
+        if fault_injection::active(Mutation::ForgetRefusals) {
             return;
         }
         let code = serde_json::to_value(code).ok().and_then(|code| code.as_str().map(str::to_owned));
-        self.refusals.get_or_create(&Refused { code: code.unwrap_or_default() }).inc();
+        self.refusals.get_or_create(&ErrorLabels { code: code.unwrap_or_default() }).inc();
     }
 
-    pub(super) fn repaired(&self, what: Repair) {
-        self.repairs.get_or_create(&Repaired { what }).inc();
+    pub(super) fn record_repair(&self, what: Repair) {
+        self.repairs.get_or_create(&RepairLabels { what }).inc();
     }
 
-    pub(super) fn lagged(&self, lag: Duration) {
+    pub(super) fn record_lag(&self, lag: Duration) {
         self.lag.observe(lag.as_secs_f64());
     }
 
     /// All figures in the `OpenMetrics` text format.
     pub(super) fn encode(&self, supervised: usize, flights: usize) -> String {
         self.supervised.set(i64::try_from(supervised).unwrap_or(i64::MAX));
-        self.flights.set(i64::try_from(flights).unwrap_or(i64::MAX));
+        self.operations.set(i64::try_from(flights).unwrap_or(i64::MAX));
         let mut text = String::new();
         // Writing into a text fails only where there is no memory.
         let _ = encode(&mut text, &self.registry);

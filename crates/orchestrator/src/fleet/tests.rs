@@ -1,6 +1,5 @@
 //! The rules through the front door, over a backend that fails as scripted.
 
-mod away;
 mod boots;
 mod data;
 mod deletes;
@@ -9,12 +8,13 @@ mod explanations;
 mod fairness;
 mod faults;
 mod fence;
-mod flights;
 mod histories;
 mod keys;
 mod linearize;
 mod model;
 mod moves;
+mod operations;
+mod registry_outage;
 mod restarts;
 mod rotation;
 mod sharing;

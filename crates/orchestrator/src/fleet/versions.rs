@@ -10,19 +10,19 @@ use contract::version::{
 };
 use futures::StreamExt as _;
 
-use super::calls::seat;
-use super::flight::Settled;
+use super::endpoints::engine_owner;
+use super::execute::OperationRequest;
 use super::lifecycle::Trigger;
-use super::moving::Moved;
-use super::pursuit::Job;
+use super::operation::OperationResult;
+use super::version_move::MoveOutcome;
 use super::{Fleet, FleetError};
-use crate::registry::{EngineRow, Product, Seat};
+use crate::registry::{EngineOwner, EngineRow, Product};
 
 /// How many engines are moved in one call that does not say.
-const MOVES: i64 = 10;
+const DEFAULT_MOVE_LIMIT: i64 = 10;
 
 /// How many of them at once: each is a stop and a boot.
-const MOVES_AT_ONCE: usize = 4;
+const MAX_CONCURRENT_MOVES: usize = 4;
 
 impl Fleet {
     /// Moves one engine.
@@ -32,7 +32,8 @@ impl Fleet {
         user_id: UserId,
         ask: ChangeVersion,
     ) -> Result<ChangedVersion, FleetError> {
-        let Moved { row, from, copy, .. } = self.move_to(seat(product, user_id), ask).await?;
+        let MoveOutcome { row, previous_image: from, brain_copy: copy, .. } =
+            self.move_to(engine_owner(product, user_id), ask).await?;
         Ok(ChangedVersion {
             engine_id: row.engine_id,
             status: row.status,
@@ -45,10 +46,14 @@ impl Fleet {
         })
     }
 
-    async fn move_to(self: &Arc<Self>, seat: Seat, ask: ChangeVersion) -> Result<Moved, FleetError> {
-        let mut job = Job::new(seat, Trigger::Version, "version");
-        job.version = ask.engine_version.into_image();
-        let Settled::Moved(moved) = self.pursue(&job).await? else {
+    async fn move_to(
+        self: &Arc<Self>,
+        seat: EngineOwner,
+        ask: ChangeVersion,
+    ) -> Result<MoveOutcome, FleetError> {
+        let mut job = OperationRequest::new(seat, Trigger::ChangeVersion, "version");
+        job.image = ask.engine_version.into_image();
+        let OperationResult::Moved(moved) = self.execute(&job).await? else {
             return Err(FleetError::EngineNotFound);
         };
         match moved.failure {
@@ -59,9 +64,9 @@ impl Fleet {
 
     /// Which versions engines are on.
     pub(crate) async fn versions(&self) -> Result<VersionList, FleetError> {
-        let counts = self.registry.versions().await?.into_iter();
+        let counts = self.registry.version_counts().await?.into_iter();
         let versions = counts.map(|count| VersionCount {
-            follows: self.follows(count.product_id, &count.image, count.pinned),
+            follows: self.follows_default_image(count.product_id, &count.image, count.pinned),
             product_id: count.product_id,
             slug: count.slug,
             engine_version: count.image,
@@ -73,21 +78,21 @@ impl Fleet {
 
     /// Moves engines that are on one image, some at a time.
     pub(crate) async fn move_engines(self: &Arc<Self>, ask: MoveEngines) -> Result<MovedEngines, FleetError> {
-        let limit = ask.limit.map_or(MOVES, MoveLimit::get);
-        let found = self.registry.engines_on(&ask.from, ask.product_id, ask.after, limit).await?;
+        let limit = ask.limit.map_or(DEFAULT_MOVE_LIMIT, MoveLimit::get);
+        let found = self.registry.engines_on_image(&ask.from, ask.product_id, ask.after, limit).await?;
         let more = i64::try_from(found.len()).is_ok_and(|found| found == limit);
         let next = found.last().filter(|_| more).map(|row| row.engine_id);
         let moves = found.into_iter().map(|row| {
             let ask = ChangeVersion { engine_version: ask.engine_version.clone() };
             async move {
-                let EngineRow { engine_id, seat, .. } = row;
-                let Seat { product_id, user_id } = seat.clone();
+                let EngineRow { engine_id, owner: seat, .. } = row;
+                let EngineOwner { product_id, user_id } = seat.clone();
                 let error = self.move_to(seat, ask).await.err();
                 let error = error.map(|error| ErrorDetail { code: error.code(), message: error.to_string() });
                 MovedEngine { engine_id, product_id, user_id, error }
             }
         });
-        let engines = futures::stream::iter(moves).buffered(MOVES_AT_ONCE).collect().await;
+        let engines = futures::stream::iter(moves).buffered(MAX_CONCURRENT_MOVES).collect().await;
         Ok(MovedEngines { engines, next })
     }
 }

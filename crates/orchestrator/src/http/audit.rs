@@ -14,16 +14,16 @@ use contract::{ErrorBody, ErrorCode, UserId};
 use futures::Stream;
 use service::http::{ApiError, Query};
 
-use super::auth::{Caller, LongCaller};
-use super::error::answer;
-use super::held::held;
-use crate::fleet::{Fleet, Follower, Told};
+use super::auth::{AuthenticatedProduct, StreamingProduct};
+use super::error::to_api_error;
+use super::guarded_body::with_guard;
+use crate::fleet::{AuditFeed, FeedItem, Fleet};
 
 /// The header by which a client that comes back says what it saw last.
 const LAST_EVENT_ID: &str = "last-event-id";
 
 /// What is sent where there is nothing to tell: a comment, which clients skip.
-const KEEP_ALIVE: &[u8] = b": nothing new\n\n";
+const KEEP_ALIVE_COMMENT: &[u8] = b": nothing new\n\n";
 
 /// Lists the calling product's rows of the ledger, newest first.
 #[utoipa::path(
@@ -45,11 +45,11 @@ const KEEP_ALIVE: &[u8] = b": nothing new\n\n";
     ),
 )]
 pub(super) async fn list(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Query(ask): Query<ListAudit>,
 ) -> Result<Answer<AuditList>, ApiError> {
-    fleet.audit(&product, ask).await.map(Answer).map_err(answer)
+    fleet.audit(&product, ask).await.map(Answer).map_err(to_api_error)
 }
 
 /// Streams the calling product's rows of the ledger as they are committed. `event` is a row's event, `id` its id.
@@ -71,7 +71,7 @@ pub(super) async fn list(
     ),
 )]
 pub(super) async fn follow(
-    LongCaller(product, place): LongCaller,
+    StreamingProduct(product, place): StreamingProduct,
     State(fleet): State<Arc<Fleet>>,
     headers: HeaderMap,
     Query(ask): Query<FollowEvents>,
@@ -80,13 +80,13 @@ pub(super) async fn follow(
         Some(id) => Some(id),
         None => ask.after.map(AuditPosition::get),
     };
-    let follower = fleet.follow(&product, after).await.map_err(answer)?;
+    let follower = fleet.follow_audit_log(&product, after).await.map_err(to_api_error)?;
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),
         (header::CACHE_CONTROL, "no-cache, no-transform"),
         (HeaderName::from_static("x-accel-buffering"), "no"),
     ];
-    Ok((headers, held(Body::from_stream(stream(follower)), place)).into_response())
+    Ok((headers, with_guard(Body::from_stream(event_stream(follower)), place)).into_response())
 }
 
 fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
@@ -100,13 +100,13 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
 }
 
 /// What `follower` is told, as it is sent. The next page is read when the one before has been taken.
-fn stream(follower: Follower) -> impl Stream<Item = Result<Bytes, Infallible>> {
+fn event_stream(follower: AuditFeed) -> impl Stream<Item = Result<Bytes, Infallible>> {
     futures::stream::unfold(follower, |mut follower| async move {
         match follower.next().await {
-            Ok(Some(Told::Rows(rows))) => {
-                Some((Ok(rows.iter().map(frame).collect::<String>().into()), follower))
+            Ok(Some(FeedItem::Rows(rows))) => {
+                Some((Ok(rows.iter().map(sse_frame).collect::<String>().into()), follower))
             }
-            Ok(Some(Told::Nothing)) => Some((Ok(Bytes::from_static(KEEP_ALIVE)), follower)),
+            Ok(Some(FeedItem::KeepAlive)) => Some((Ok(Bytes::from_static(KEEP_ALIVE_COMMENT)), follower)),
             Ok(None) => None,
             Err(error) => {
                 tracing::error!(
@@ -120,7 +120,7 @@ fn stream(follower: Follower) -> impl Stream<Item = Result<Bytes, Infallible>> {
 }
 
 /// A row as an event. Its data has no line breaks: JSON escapes them.
-fn frame(row: &AuditRow) -> String {
+fn sse_frame(row: &AuditRow) -> String {
     let data = serde_json::to_string(row).unwrap_or_default();
     format!("event: {}\nid: {}\ndata: {data}\n\n", row.event, row.id)
 }

@@ -11,13 +11,13 @@ use contract::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
 use contract::{AdminKey, ErrorCode};
 use service::http::{ApiError, ClientAddress};
 
-use super::error::answer;
+use super::error::to_api_error;
 use super::starting_up;
-use crate::fleet::{Fleet, LongAnswer, may_act};
+use crate::fleet::{Fleet, StreamPermit, check_not_suspended};
 use crate::registry::Product;
 
 /// After so many seconds whoever found no place for an answer that lasts may come back.
-const COME_BACK_S: u64 = 5;
+const STREAM_RETRY_AFTER_S: u64 = 5;
 
 /// The fleet, once it is ready.
 pub(super) struct Ready(Arc<Fleet>);
@@ -35,9 +35,9 @@ where
 }
 
 /// The calling product, which may make the call as far as its being suspended goes.
-pub(super) struct Caller(pub(super) Arc<Product>);
+pub(super) struct AuthenticatedProduct(pub(super) Arc<Product>);
 
-impl<S: Send + Sync> FromRequestParts<S> for Caller
+impl<S: Send + Sync> FromRequestParts<S> for AuthenticatedProduct
 where
     Arc<Fleet>: FromRef<S>,
 {
@@ -48,35 +48,35 @@ where
         let unknown =
             || ApiError::new(ErrorCode::InvalidPlatformKey, "X-Platform-Key must hold the key of a product");
         let key = header(parts, PLATFORM_KEY_HEADER).ok_or_else(unknown)?;
-        let product = fleet.authenticate(key).await.map_err(answer)?;
+        let product = fleet.authenticate(key).await.map_err(to_api_error)?;
         let product = product.ok_or_else(|| {
-            fleet.key_was_refused(PLATFORM_KEY_HEADER, client(parts));
+            fleet.log_auth_failure(PLATFORM_KEY_HEADER, client_address(parts));
             unknown()
         })?;
         // HEAD is a GET that is answered without its body.
         if !matches!(parts.method, Method::GET | Method::HEAD) {
-            may_act(&product).map_err(answer)?;
+            check_not_suspended(&product).map_err(to_api_error)?;
         }
         Ok(Self(product))
     }
 }
 
 /// The calling product, whose answer may last: it holds one of the product's places for such answers.
-pub(super) struct LongCaller(pub(super) Arc<Product>, pub(super) LongAnswer);
+pub(super) struct StreamingProduct(pub(super) Arc<Product>, pub(super) StreamPermit);
 
-impl<S: Send + Sync> FromRequestParts<S> for LongCaller
+impl<S: Send + Sync> FromRequestParts<S> for StreamingProduct
 where
     Arc<Fleet>: FromRef<S>,
 {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let Caller(product) = Caller::from_request_parts(parts, state).await?;
-        let place = Arc::<Fleet>::from_ref(state).long_answers().open(product.product_id);
+        let AuthenticatedProduct(product) = AuthenticatedProduct::from_request_parts(parts, state).await?;
+        let place = Arc::<Fleet>::from_ref(state).stream_limiter().acquire(product.product_id);
         let place = place.ok_or_else(|| {
             let message = "the product has as many streams and passed-on calls open as its share of the connections \
                            allows: close some";
-            ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(COME_BACK_S)
+            ApiError::new(ErrorCode::CapacityExhausted, message).retry_after(STREAM_RETRY_AFTER_S)
         })?;
         Ok(Self(product, place))
     }
@@ -99,13 +99,13 @@ where
             return Ok(Self);
         }
         if key.is_some() {
-            fleet.key_was_refused(ADMIN_KEY_HEADER, client(parts));
+            fleet.log_auth_failure(ADMIN_KEY_HEADER, client_address(parts));
         }
         Err(ApiError::new(ErrorCode::InvalidAdminKey, "X-Admin-Key must hold the deployment's admin key"))
     }
 }
 
-fn client(parts: &Parts) -> Option<IpAddr> {
+fn client_address(parts: &Parts) -> Option<IpAddr> {
     parts.extensions.get().map(|ClientAddress(address)| *address)
 }
 

@@ -9,10 +9,10 @@ use utoipa_axum::router::{OpenApiRouter, UtoipaMethodRouter};
 use utoipa_axum::routes;
 
 use super::auth::Ready;
-use super::{App, audit, engines, figures, health, logs, products, proxy, versions};
+use super::{AppState, audit, engines, health, logs, metrics, products, proxy, versions};
 
 /// Where the document is served.
-pub(super) const PATH: &str = "/openapi.json";
+pub(super) const OPENAPI_PATH: &str = "/openapi.json";
 
 #[derive(OpenApi)]
 #[openapi(
@@ -48,12 +48,12 @@ impl Modify for Keys {
 }
 
 /// The routes that answer from the first moment on.
-pub(super) fn always() -> OpenApiRouter<App> {
+pub(super) fn startup_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Api::openapi()).routes(routes!(health::health))
 }
 
 /// The routes that wait until the orchestrator is ready.
-pub(super) fn when_ready() -> OpenApiRouter<App> {
+pub(super) fn ready_routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::new()
         .routes(routes!(products::list))
         .routes(routes!(products::register))
@@ -73,20 +73,20 @@ pub(super) fn when_ready() -> OpenApiRouter<App> {
         .routes(routes!(logs::tail))
         .routes(routes!(audit::list))
         .routes(routes!(audit::follow))
-        .routes(routes!(figures::status))
-        .routes(routes!(figures::metrics))
-        .routes(routes!(figures::prometheus))
+        .routes(routes!(metrics::status))
+        .routes(routes!(metrics::metrics))
+        .routes(routes!(metrics::prometheus))
 }
 
 /// A route under every method there is. The document has those that people use.
-fn every_method(route: UtoipaMethodRouter<App>) -> UtoipaMethodRouter<App> {
+fn every_method(route: UtoipaMethodRouter<AppState>) -> UtoipaMethodRouter<AppState> {
     let (schemas, paths, _) = route;
     (schemas, paths, any(proxy::proxy))
 }
 
 /// The document of all routes.
 pub(crate) fn document() -> Document {
-    let mut document = always().merge(when_ready()).into_openapi();
+    let mut document = startup_routes().merge(ready_routes()).into_openapi();
     // The router's own form of a parameter that holds the rest of a path is not the document's.
     let paths = std::mem::take(&mut document.paths.paths);
     document.paths.paths = paths.into_iter().map(|(path, item)| (path.replace("{*", "{"), item)).collect();
@@ -115,7 +115,7 @@ pub(crate) fn document() -> Document {
 }
 
 /// Serves the document.
-pub(super) fn serve() -> MethodRouter<App> {
+pub(super) fn serve() -> MethodRouter<AppState> {
     let document = document();
     get(move |_: Ready| std::future::ready(Json(document.clone())))
 }

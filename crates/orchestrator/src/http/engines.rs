@@ -11,11 +11,11 @@ use contract::orchestrator::{
 use contract::{ErrorBody, UserId};
 use service::http::{ApiError, Json, Path, Query};
 
-use super::auth::Caller;
-use super::error::answer;
+use super::auth::AuthenticatedProduct;
+use super::error::to_api_error;
 use crate::fleet::Fleet;
 
-type Answered<T> = Result<Answer<T>, ApiError>;
+type JsonResult<T> = Result<Answer<T>, ApiError>;
 
 /// Provisions an engine for a user who has none, and waits until it is healthy.
 #[utoipa::path(
@@ -38,11 +38,11 @@ type Answered<T> = Result<Answer<T>, ApiError>;
     ),
 )]
 pub(super) async fn provision(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Json(ask): Json<ProvisionEngine>,
-) -> Answered<ProvisionedEngine> {
-    fleet.provision(&product, ask).await.map(Answer).map_err(answer)
+) -> JsonResult<ProvisionedEngine> {
+    fleet.provision(&product, ask).await.map(Answer).map_err(to_api_error)
 }
 
 /// Admits a user: hands out their engine. Safe to call on every request of the user.
@@ -66,12 +66,12 @@ pub(super) async fn provision(
     ),
 )]
 pub(super) async fn admit(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
     Json(ask): Json<Admit>,
-) -> Answered<Admission> {
-    fleet.admit(&product, user_id, ask).await.map(Answer).map_err(answer)
+) -> JsonResult<Admission> {
+    fleet.admit(&product, user_id, ask).await.map(Answer).map_err(to_api_error)
 }
 
 /// Starts an engine that is stopped, sleeping or failed.
@@ -93,11 +93,11 @@ pub(super) async fn admit(
     ),
 )]
 pub(super) async fn start(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-) -> Answered<StartedEngine> {
-    fleet.start(&product, user_id).await.map(Answer).map_err(answer)
+) -> JsonResult<StartedEngine> {
+    fleet.start(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Stops a running engine: SIGTERM, 30 seconds of grace, SIGKILL. Its data stays.
@@ -118,11 +118,11 @@ pub(super) async fn start(
     ),
 )]
 pub(super) async fn stop(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-) -> Answered<StoppedEngine> {
-    fleet.stop(&product, user_id).await.map(Answer).map_err(answer)
+) -> JsonResult<StoppedEngine> {
+    fleet.stop(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Gives a running engine another key. The old one is invalid immediately.
@@ -143,11 +143,11 @@ pub(super) async fn stop(
     ),
 )]
 pub(super) async fn rotate_key(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-) -> Answered<RotatedKey> {
-    fleet.rotate(&product, user_id).await.map(Answer).map_err(answer)
+) -> JsonResult<RotatedKey> {
+    fleet.rotate(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Looks an engine up. Never provisions or wakes it.
@@ -166,11 +166,11 @@ pub(super) async fn rotate_key(
     ),
 )]
 pub(super) async fn get(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-) -> Answered<EngineRecord> {
-    fleet.engine(&product, user_id).await.map(Answer).map_err(answer)
+) -> JsonResult<EngineRecord> {
+    fleet.engine(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Explains an engine: why it is as it is, and what happens to it next.
@@ -188,11 +188,11 @@ pub(super) async fn get(
     ),
 )]
 pub(super) async fn explain(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-) -> Answered<Explanation> {
-    fleet.explain(&product, user_id).await.map(Answer).map_err(answer)
+) -> JsonResult<Explanation> {
+    fleet.explain(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Destroys an engine: process or container, data, port and row. Irreversible.
@@ -212,11 +212,11 @@ pub(super) async fn explain(
     ),
 )]
 pub(super) async fn destroy(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
-) -> Answered<DestroyedEngine> {
-    fleet.destroy(&product, user_id).await.map(Answer).map_err(answer)
+) -> JsonResult<DestroyedEngine> {
+    fleet.destroy(&product, user_id).await.map(Answer).map_err(to_api_error)
 }
 
 /// Lists the calling product's engines, oldest first, without their keys.
@@ -237,9 +237,9 @@ pub(super) async fn destroy(
     ),
 )]
 pub(super) async fn list(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Query(ask): Query<ListEngines>,
-) -> Answered<EngineList> {
-    fleet.engines(&product, ask).await.map(Answer).map_err(answer)
+) -> JsonResult<EngineList> {
+    fleet.engines(&product, ask).await.map(Answer).map_err(to_api_error)
 }

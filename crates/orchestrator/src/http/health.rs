@@ -23,11 +23,11 @@ pub(super) async fn health(State(fleet): State<Arc<Fleet>>) -> Response {
     if fleet.is_ready() {
         return axum::Json(Health { status: HealthStatus::Ok, error: None }).into_response();
     }
-    starting()
+    starting_response()
 }
 
 /// That it is not ready yet.
-pub(super) fn starting() -> Response {
+pub(super) fn starting_response() -> Response {
     let ErrorBody { error } = ErrorBody::new(ErrorCode::StartingUp, "the orchestrator is starting");
     let body = axum::Json(Health { status: HealthStatus::Starting, error: Some(error) });
     let retry_after = [(header::RETRY_AFTER, HeaderValue::from_static("1"))];

@@ -9,8 +9,8 @@ use contract::orchestrator::{EngineLogs, ReadLogs, TailLines};
 use contract::{ErrorBody, UserId};
 use service::http::{ApiError, Path, Query};
 
-use super::auth::Caller;
-use super::error::answer;
+use super::auth::AuthenticatedProduct;
+use super::error::to_api_error;
 use crate::fleet::Fleet;
 
 /// Shows the last lines of an engine's log, whatever its state.
@@ -33,11 +33,11 @@ use crate::fleet::Fleet;
     ),
 )]
 pub(super) async fn tail(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
     Query(ask): Query<ReadLogs>,
 ) -> Result<([(HeaderName, &'static str); 1], String), ApiError> {
-    let logs = fleet.logs(&product, user_id, ask).await.map_err(answer)?;
+    let logs = fleet.logs(&product, user_id, ask).await.map_err(to_api_error)?;
     Ok(([(CONTENT_TYPE, "application/json")], logs))
 }

@@ -11,7 +11,7 @@ use contract::{ErrorBody, ProductId};
 use service::http::{ApiError, Json, Path, Query};
 
 use super::auth::Admin;
-use super::error::answer;
+use super::error::to_api_error;
 use crate::fleet::{Fleet, FleetError};
 
 /// Registers a product and issues its platform key, which is shown this once.
@@ -34,7 +34,7 @@ pub(super) async fn register(
     State(fleet): State<Arc<Fleet>>,
     Json(ask): Json<RegisterProduct>,
 ) -> Result<axum::Json<RegisteredProduct>, ApiError> {
-    fleet.register(ask).await.map(axum::Json).map_err(answer)
+    fleet.register(ask).await.map(axum::Json).map_err(to_api_error)
 }
 
 /// Replaces a product's policy as a whole. Engines above a lowered `max_engines` stay.
@@ -60,8 +60,8 @@ pub(super) async fn replace_policy(
     Json(ask): Json<ReplacePolicy>,
 ) -> Result<axum::Json<ReplacedPolicy>, ApiError> {
     // What is no id is nobody's.
-    let product_id = product_id.parse().map_err(|_| answer(FleetError::ProductNotFound))?;
-    fleet.replace_policy(product_id, ask.policy).await.map(axum::Json).map_err(answer)
+    let product_id = product_id.parse().map_err(|_| to_api_error(FleetError::ProductNotFound))?;
+    fleet.replace_policy(product_id, ask.policy).await.map(axum::Json).map_err(to_api_error)
 }
 
 /// Lists all products, oldest first, without their keys.
@@ -86,5 +86,5 @@ pub(super) async fn list(
     State(fleet): State<Arc<Fleet>>,
     Query(ask): Query<ListProducts>,
 ) -> Result<axum::Json<ProductList>, ApiError> {
-    fleet.list_products(ask).await.map(axum::Json).map_err(answer)
+    fleet.list_products(ask).await.map(axum::Json).map_err(to_api_error)
 }

@@ -1,6 +1,6 @@
 //! Calls passed on to an engine: the product's backend needs neither the engine's address nor its key.
 
-mod heard_out;
+mod half_open_stream;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,25 +17,25 @@ use futures::StreamExt as _;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use service::http::{ApiError, Path, Stalled, is_stalled};
+use service::http::{ApiError, BodyTimeout, Path, is_body_timeout};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tower::util::MapResponse;
 
-use self::heard_out::HeardOut;
-use super::auth::LongCaller;
-use super::error::answer;
-use super::held::held;
-use crate::fleet::{Fleet, Reach};
+use self::half_open_stream::HalfOpenStream;
+use super::auth::StreamingProduct;
+use super::error::to_api_error;
+use super::guarded_body::with_guard;
+use crate::fleet::{EngineEndpoint, Fleet};
 
 /// How long an engine may take to accept a connection.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it may take to begin its answer once it has all of the request. How long either takes to come is the
 /// caller's affair.
-const ANSWER: Duration = Duration::from_secs(100);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(100);
 
 /// What concerns one connection only (RFC 9110, 7.6.1), and so is not passed on.
-const OF_THE_CONNECTION: [HeaderName; 8] = [
+const HOP_BY_HOP_HEADERS: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
     header::PROXY_AUTHENTICATE,
@@ -49,18 +49,18 @@ const OF_THE_CONNECTION: [HeaderName; 8] = [
 /// What carries calls to engines. It keeps no connection: an engine may be gone at the next call. And it leaves
 /// addresses as they are, where others would resolve a user's `%2E%2E`.
 #[derive(Clone)]
-pub(super) struct Carrier(Arc<Client<Connector, Body>>);
+pub(super) struct ProxyClient(Arc<Client<Connector, Body>>);
 
 /// What opens a connection that is heard out.
-type Connector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<HeardOut<TcpStream>>>;
+type Connector = MapResponse<HttpConnector, fn(TokioIo<TcpStream>) -> TokioIo<HalfOpenStream<TcpStream>>>;
 
-impl Carrier {
+impl ProxyClient {
     pub(super) fn new() -> Self {
         let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(CONNECT));
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         connector.set_nodelay(true);
         let connector: Connector =
-            MapResponse::new(connector, |stream| TokioIo::new(HeardOut::new(stream.into_inner())));
+            MapResponse::new(connector, |stream| TokioIo::new(HalfOpenStream::new(stream.into_inner())));
         Self(Arc::new(Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector)))
     }
 }
@@ -87,37 +87,38 @@ impl Carrier {
     ),
 )]
 pub(super) async fn proxy(
-    LongCaller(product, place): LongCaller,
+    StreamingProduct(product, place): StreamingProduct,
     State(fleet): State<Arc<Fleet>>,
-    State(carrier): State<Carrier>,
+    State(proxy_client): State<ProxyClient>,
     Path(path): Path<(UserId, String)>,
     request: Request,
 ) -> Result<Response, ApiError> {
     let (user_id, _) = path;
-    let target = target(request.uri()).ok_or_else(unreadable_path)?;
-    let Reach { engine_id, port, key } = fleet.reach(&product, user_id).await.map_err(answer)?;
+    let target = engine_target(request.uri()).ok_or_else(invalid_path_error)?;
+    let EngineEndpoint { engine_id, port, key } =
+        fleet.resolve_endpoint(&product, user_id).await.map_err(to_api_error)?;
     let (parts, body) = request.into_parts();
-    let uri = format!("http://127.0.0.1:{port}{target}").parse::<Uri>().map_err(|_| unreadable_path())?;
+    let uri = format!("http://127.0.0.1:{port}{target}").parse::<Uri>().map_err(|_| invalid_path_error())?;
     let mut outgoing = Request::new(body);
     *outgoing.method_mut() = parts.method;
     *outgoing.uri_mut() = uri;
-    *outgoing.headers_mut() = passed_on(&parts.headers, &key).ok_or_else(ApiError::internal)?;
-    let answered = carrier.carry(outgoing).await?;
+    *outgoing.headers_mut() = forwarded_headers(&parts.headers, &key).ok_or_else(ApiError::internal)?;
+    let answered = proxy_client.send(outgoing).await?;
     if answered.status() == StatusCode::UNAUTHORIZED {
-        fleet.doubt_key(engine_id);
+        fleet.mark_key_refused(engine_id);
     }
-    Ok(answered.map(|body| held(body, place)))
+    Ok(answered.map(|body| with_guard(body, place)))
 }
 
-impl Carrier {
-    /// Sends the request to its engine, and gives the answer as soon as it begins. The engine has [`ANSWER`] for that
+impl ProxyClient {
+    /// Sends the request to its engine, and gives the answer as soon as it begins. The engine has [`RESPONSE_TIMEOUT`] for that
     /// from when it has all of the request, and for each piece of the request that it is to take.
-    async fn carry(&self, request: Request) -> Result<Response, ApiError> {
+    async fn send(&self, request: Request) -> Result<Response, ApiError> {
         let progress = Arc::new(Notify::new());
         let late = {
             let progress = Arc::clone(&progress);
             // A caller that sends nothing is given up before that, by the service itself.
-            async move { while tokio::time::timeout(ANSWER, progress.notified()).await.is_ok() {} }
+            async move { while tokio::time::timeout(RESPONSE_TIMEOUT, progress.notified()).await.is_ok() {} }
         };
         // The client drops a body that it is through with, whether it read to its end, to its last byte by
         // Content-Length, or never looked at it because there is none: the stream owns what notices that.
@@ -131,13 +132,13 @@ impl Carrier {
         match answered {
             Some(Ok(incoming)) => {
                 let mut response = incoming.map(Body::new);
-                *response.headers_mut() = without_connection(response.headers());
+                *response.headers_mut() = without_hop_by_hop_headers(response.headers());
                 Ok(response)
             }
             Some(Err(error)) => {
                 let error: &(dyn std::error::Error + 'static) = &error;
-                if is_stalled(error) {
-                    return Err(Stalled.into());
+                if is_body_timeout(error) {
+                    return Err(BodyTimeout.into());
                 }
                 tracing::warn!(error, "A call could not be passed on to an engine.");
                 Err(ApiError::new(ErrorCode::BackendError, "the engine did not answer this call"))
@@ -156,12 +157,12 @@ impl Drop for NotifyOnDrop {
     }
 }
 
-fn unreadable_path() -> ApiError {
+fn invalid_path_error() -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, "the path must be /engines/{user_id}/proxy/{path of the engine}")
 }
 
 /// The engine's path and query as the caller wrote them: what is escaped stays escaped.
-fn target(uri: &Uri) -> Option<String> {
+fn engine_target(uri: &Uri) -> Option<String> {
     // "", "engines", the user, "proxy", the rest.
     let rest = uri.path().splitn(5, '/').nth(4)?;
     Some(match uri.query() {
@@ -171,8 +172,8 @@ fn target(uri: &Uri) -> Option<String> {
 }
 
 /// The caller's headers, with the engine's key in place of their own.
-fn passed_on(headers: &HeaderMap, key: &EngineKey) -> Option<HeaderMap> {
-    let mut passed = without_connection(headers);
+fn forwarded_headers(headers: &HeaderMap, key: &EngineKey) -> Option<HeaderMap> {
+    let mut passed = without_hop_by_hop_headers(headers);
     for own in [PLATFORM_KEY_HEADER, ADMIN_KEY_HEADER, ENGINE_KEY_HEADER, header::HOST.as_str()] {
         passed.remove(own);
     }
@@ -183,12 +184,12 @@ fn passed_on(headers: &HeaderMap, key: &EngineKey) -> Option<HeaderMap> {
 }
 
 /// All headers but those of the connection that they came by.
-fn without_connection(headers: &HeaderMap) -> HeaderMap {
+fn without_hop_by_hop_headers(headers: &HeaderMap) -> HeaderMap {
     let named = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let named: Vec<HeaderName> =
         named.flat_map(|names| names.split(',')).filter_map(|name| name.trim().parse().ok()).collect();
     let mut kept = headers.clone();
-    for name in OF_THE_CONNECTION.iter().chain(&named) {
+    for name in HOP_BY_HOP_HEADERS.iter().chain(&named) {
         kept.remove(name);
     }
     kept
@@ -211,7 +212,7 @@ mod tests {
                 kept.push(listener.accept().await.unwrap());
             }
         });
-        let carrier = Carrier::new();
+        let proxy_client = ProxyClient::new();
         let streamed = || {
             let pieces = [Ok::<_, std::io::Error>(Bytes::from_static(b"{}")), Ok(Bytes::from_static(b" "))];
             Body::from_stream(futures::stream::iter(pieces))
@@ -231,10 +232,10 @@ mod tests {
                 None => request,
             };
             let begun = tokio::time::Instant::now();
-            let answered = carrier.carry(request.body(body).unwrap());
-            let answered = tokio::time::timeout(ANSWER * 3, answered).await;
+            let answered = proxy_client.send(request.body(body).unwrap());
+            let answered = tokio::time::timeout(RESPONSE_TIMEOUT * 3, answered).await;
             assert!(answered.expect("it is waited for without an end").is_err(), "{method}");
-            assert!(begun.elapsed() >= ANSWER, "{method}: {:?}", begun.elapsed());
+            assert!(begun.elapsed() >= RESPONSE_TIMEOUT, "{method}: {:?}", begun.elapsed());
         }
         engine.abort();
     }
@@ -250,7 +251,7 @@ mod tests {
             ("/engines/ann/proxy/", Some("/")),
             ("/engines/ann/proxy", None),
         ] {
-            assert_eq!(target(&uri.parse().unwrap()).as_deref(), expected, "{uri}");
+            assert_eq!(engine_target(&uri.parse().unwrap()).as_deref(), expected, "{uri}");
         }
     }
 
@@ -271,7 +272,7 @@ mod tests {
             headers.insert(name.parse::<HeaderName>().unwrap(), HeaderValue::from_static(value));
         }
         let key = EngineKey::generate().unwrap();
-        let passed = passed_on(&headers, &key).unwrap();
+        let passed = forwarded_headers(&headers, &key).unwrap();
         let mut names: Vec<_> = passed.keys().map(HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["accept", "last-event-id", "x-engine-key"]);

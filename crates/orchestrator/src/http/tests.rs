@@ -1,11 +1,11 @@
 //! The interface through the real router: every field present, of its type, and no other; every refusal.
 
+mod aborted_calls;
 mod audit;
-mod broken_off;
 mod coverage;
 mod events;
-mod figures;
 mod hostile;
+mod metrics;
 mod policies;
 mod products;
 
@@ -14,26 +14,28 @@ use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
 use super::docs::document;
-use crate::testing::{ADMIN_KEY, Caller, Fault, Health, TestApp, short};
+use crate::testing::{ADMIN_KEY, Fault, ProductClient, SimulatedHealth, TestApp, summarize};
 
 /// Replaces every value by the name of its form, so that an answer shows its fields and their types.
-fn form(value: &Value) -> Value {
+fn json_shape(value: &Value) -> Value {
     match value {
         Value::Null => json!("null"),
         Value::Bool(_) => json!("boolean"),
         Value::Number(number) => json!(if number.is_i64() || number.is_u64() { "integer" } else { "number" }),
-        Value::String(text) if is_time(text) => json!("time"),
+        Value::String(text) if is_timestamp(text) => json!("time"),
         Value::String(text) => {
             let known = ["prod_", "eng_", "pk-svc-", "sk-svc-", "svc-engine:", "http://127.0.0.1:"];
             json!(known.into_iter().find(|start| text.starts_with(start)).unwrap_or(text))
         }
-        Value::Array(values) => values.iter().map(form).collect(),
-        Value::Object(fields) => fields.iter().map(|(name, value)| (name.clone(), form(value))).collect(),
+        Value::Array(values) => values.iter().map(json_shape).collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| (name.clone(), json_shape(value))).collect()
+        }
     }
 }
 
 /// ISO 8601, UTC, milliseconds.
-fn is_time(text: &str) -> bool {
+fn is_timestamp(text: &str) -> bool {
     let shape: String = text.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
     shape == "0000-00-00T00:00:00.000Z"
 }
@@ -83,17 +85,17 @@ async fn every_answer_has_its_fields_and_no_other() {
     let body = r#"{"slug": "demo", "display_name": "Demo", "policy": {"max_engines": 3}, "colour": "red"}"#;
     let (_, _, product) = app.send("POST", "/products/register", &[("X-Admin-Key", ADMIN_KEY)], body).await;
     assert_eq!(
-        form(&product),
+        json_shape(&product),
         json!({
             "product_id": "prod_", "slug": "demo", "display_name": "Demo", "policy": {"max_engines": "integer"},
             "created_at": "time", "platform_api_key": "pk-svc-",
         })
     );
 
-    let product = Caller { app: &app, key: product["platform_api_key"].as_str().unwrap().to_owned() };
+    let product = ProductClient { app: &app, key: product["platform_api_key"].as_str().unwrap().to_owned() };
     let (_, provisioned) = product.provision("ann").await;
     assert_eq!(
-        form(&provisioned),
+        json_shape(&provisioned),
         json!({
             "engine_id": "eng_", "user_id": "ann", "status": "running", "url": "http://127.0.0.1:",
             "api_key": "sk-svc-",
@@ -106,9 +108,9 @@ async fn every_answer_has_its_fields_and_no_other() {
     });
     let mut record = listed.clone();
     record["api_key"] = json!("sk-svc-");
-    assert_eq!(form(&product.get("ann").await.1), record);
+    assert_eq!(json_shape(&product.get("ann").await.1), record);
     assert_eq!(
-        form(&product.admit("ann", json!({})).await.1),
+        json_shape(&product.admit("ann", json!({})).await.1),
         json!({"admitted": "boolean", "engine": record})
     );
     assert_eq!(
@@ -116,19 +118,19 @@ async fn every_answer_has_its_fields_and_no_other() {
         json!({"admitted": false, "engine": null, "reason": "engine_not_found"})
     );
     let (_, list) = product.call("GET", "/engines", &Value::Null).await;
-    assert_eq!(form(&list), json!({"engines": [listed], "total": "integer"}));
+    assert_eq!(json_shape(&list), json!({"engines": [listed], "total": "integer"}));
 
     assert_eq!(product.stop("ann").await.1, json!({"status": "stopped"}));
     let (_, started) = product.start("ann").await;
-    assert_eq!(form(&started), json!({"status": "running", "url": "http://127.0.0.1:"}));
+    assert_eq!(json_shape(&started), json!({"status": "running", "url": "http://127.0.0.1:"}));
     let (_, destroyed) = product.delete("ann").await;
-    assert_eq!(form(&destroyed), json!({"status": "destroyed", "engine_id": "eng_"}));
+    assert_eq!(json_shape(&destroyed), json!({"status": "destroyed", "engine_id": "eng_"}));
 }
 
 #[tokio::test]
 async fn every_field_is_checked_and_named() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let long = |length: usize| "x".repeat(length);
     let register = |changes: Value| {
         let mut body = json!({"slug": "other", "display_name": "Other"});
@@ -187,7 +189,7 @@ async fn every_field_is_checked_and_named() {
         assert!(answer["error"]["message"].as_str().unwrap().contains(name), "{query}: {answer}");
     }
     for path in ["/engines/%zz", "/engines/%ff", &format!("/engines/{}", long(257))] {
-        assert_eq!(short(product.call("GET", path, &Value::Null).await), "400 INVALID_REQUEST", "{path}");
+        assert_eq!(summarize(product.call("GET", path, &Value::Null).await), "400 INVALID_REQUEST", "{path}");
     }
     // Nothing came of any of these.
     assert_eq!(product.call("GET", "/engines", &Value::Null).await.1["total"], 0);
@@ -200,12 +202,12 @@ async fn optional_fields_may_be_null_and_bodies_empty() {
     let (status, _, product) =
         app.send("POST", "/products/register", &[("X-Admin-Key", ADMIN_KEY)], body).await;
     assert_eq!((status, &product["policy"]), (200, &json!({})));
-    let product = Caller { app: &app, key: product["platform_api_key"].as_str().unwrap().to_owned() };
+    let product = ProductClient { app: &app, key: product["platform_api_key"].as_str().unwrap().to_owned() };
     let body = json!({"user_id": "ann", "engine_version": null});
-    assert_eq!(short(product.call("POST", "/engines/provision", &body).await), "200 running");
+    assert_eq!(summarize(product.call("POST", "/engines/provision", &body).await), "200 running");
     let body = json!({"auto_provision": null, "auto_wake": null});
-    assert_eq!(short(product.admit("ann", body).await), "200 running");
-    assert_eq!(short(product.admit("ann", Value::Null).await), "200 running");
+    assert_eq!(summarize(product.admit("ann", body).await), "200 running");
+    assert_eq!(summarize(product.admit("ann", Value::Null).await), "200 running");
 }
 
 /// Method and path of every route that needs a key, and which.
@@ -232,7 +234,7 @@ fn guarded_routes() -> Vec<(String, String, &'static str)> {
 #[tokio::test]
 async fn every_route_asks_for_its_key_before_anything_else() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let too_long = "x".repeat(2 * 1024 * 1024);
     let routes = guarded_routes();
     assert_eq!(routes.len(), 26);
@@ -258,45 +260,45 @@ async fn every_route_asks_for_its_key_before_anything_else() {
 #[tokio::test]
 async fn products_see_only_their_own_engines() {
     let app = TestApp::new().await;
-    let one = app.product("one", json!({})).await;
-    let other = app.product("other", json!({})).await;
+    let one = app.register_product("one", json!({})).await;
+    let other = app.register_product("other", json!({})).await;
     one.provision("ann").await;
     for answer in [other.get("ann").await, other.start("ann").await, other.stop("ann").await] {
-        assert_eq!(short(answer), "404 ENGINE_NOT_FOUND");
+        assert_eq!(summarize(answer), "404 ENGINE_NOT_FOUND");
     }
-    assert_eq!(short(other.delete("ann").await), "404 ENGINE_NOT_FOUND");
+    assert_eq!(summarize(other.delete("ann").await), "404 ENGINE_NOT_FOUND");
     assert_eq!(other.call("GET", "/engines", &Value::Null).await.1, json!({"engines": [], "total": 0}));
     // The same user id is another user.
-    assert_eq!(short(other.provision("ann").await), "200 running");
+    assert_eq!(summarize(other.provision("ann").await), "200 running");
     assert_ne!(one.get("ann").await.1["engine_id"], other.get("ann").await.1["engine_id"]);
 }
 
 #[tokio::test]
 async fn any_string_is_a_user_id_on_every_route() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     for user in
         ["provision", "register", ".", "..", "a/b", "../../etc/passwd", "Ann", "ann", "🦀 ü", "%70", "?#"]
     {
         let path = user.bytes().fold(String::new(), |path, byte| path + &format!("%{byte:02X}"));
         let plain = ["provision", "register", ".", ".."].contains(&user);
         for path in if plain { vec![path, user.to_owned()] } else { vec![path] } {
-            assert_eq!(short(product.provision(user).await), "200 running", "{user}");
+            assert_eq!(summarize(product.provision(user).await), "200 running", "{user}");
             assert_eq!(product.get(&path).await.1["user_id"], user);
-            assert_eq!(short(product.admit(&path, json!({})).await), "200 running", "{user}");
-            assert_eq!(short(product.stop(&path).await), "200 stopped", "{user}");
-            assert_eq!(short(product.start(&path).await), "200 running", "{user}");
-            assert_eq!(short(product.delete(&path).await), "200 destroyed", "{user}");
+            assert_eq!(summarize(product.admit(&path, json!({})).await), "200 running", "{user}");
+            assert_eq!(summarize(product.stop(&path).await), "200 stopped", "{user}");
+            assert_eq!(summarize(product.start(&path).await), "200 running", "{user}");
+            assert_eq!(summarize(product.delete(&path).await), "200 destroyed", "{user}");
         }
     }
     let path = format!("/engines/{}", "%F0%9F%A6%80".repeat(64));
-    assert_eq!(short(product.call("GET", &path, &Value::Null).await), "404 ENGINE_NOT_FOUND");
+    assert_eq!(summarize(product.call("GET", &path, &Value::Null).await), "404 ENGINE_NOT_FOUND");
 }
 
 #[tokio::test]
 async fn a_listing_is_paged_filtered_and_in_order() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     for user in ["c", "a", "b", "d"] {
         product.provision(user).await;
         if user != "a" {
@@ -327,19 +329,19 @@ async fn a_listing_is_paged_filtered_and_in_order() {
 #[tokio::test]
 async fn a_hundred_are_listed_where_nobody_says_how_many() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     for user in 0..100 {
         product.provision(&format!("u{user}")).await;
     }
     // The range has a hundred ports.
     product.stop("u0").await;
-    assert_eq!(short(product.provision("one more").await), "200 running");
+    assert_eq!(summarize(product.provision("one more").await), "200 running");
     let (_, list) = product.call("GET", "/engines", &Value::Null).await;
     assert_eq!((list["engines"].as_array().unwrap().len(), &list["total"]), (100, &json!(101)));
     let (_, audit) = product.call("GET", "/audit", &Value::Null).await;
     assert_eq!(audit["rows"].as_array().unwrap().len(), 100);
     for slug in 0..100 {
-        app.product(&format!("p{slug}"), json!({})).await;
+        app.register_product(&format!("p{slug}"), json!({})).await;
     }
     let (_, _, list) = app.send("GET", "/products", &[("X-Admin-Key", ADMIN_KEY)], "").await;
     assert_eq!((list["products"].as_array().unwrap().len(), &list["total"]), (100, &json!(101)));
@@ -348,7 +350,7 @@ async fn a_hundred_are_listed_where_nobody_says_how_many() {
 #[tokio::test]
 async fn refusals_of_the_framework_stay_in_the_envelope() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let headers = [("X-Platform-Key", product.key.as_str()), ("X-Admin-Key", ADMIN_KEY)];
     let long = format!(r#"{{"user_id": "{}"}}"#, "x".repeat(1024 * 1024));
     for (method, path, body, status, code) in [
@@ -379,7 +381,7 @@ async fn refusals_of_the_framework_stay_in_the_envelope() {
 #[tokio::test]
 async fn a_slug_is_taken_once() {
     let app = TestApp::new().await;
-    app.product("demo", json!({})).await;
+    app.register_product("demo", json!({})).await;
     let body = r#"{"slug": "demo", "display_name": "Another"}"#;
     let (status, _, answer) =
         app.send("POST", "/products/register", &[("X-Admin-Key", ADMIN_KEY)], body).await;
@@ -389,7 +391,7 @@ async fn a_slug_is_taken_once() {
 #[tokio::test]
 async fn a_failure_of_our_own_is_500_and_tells_nothing() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     app.execute("UPDATE engines SET sealed_key = 'damaged'").await;
     let (status, answer) = product.get("ann").await;
@@ -400,10 +402,10 @@ async fn a_failure_of_our_own_is_500_and_tells_nothing() {
 #[tokio::test]
 async fn no_secret_is_in_the_registry_or_in_an_error() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let (_, ann) = product.provision("ann").await;
-    app.backend.set_health(Health::Silent);
-    app.backend.script(crate::testing::Call::Launch, Fault::Exit);
+    app.backend.set_health(SimulatedHealth::Unreachable);
+    app.backend.inject(crate::testing::BackendCall::Launch, Fault::Exit);
     let (_, failed) = product.provision("bob").await;
     let secrets = [ann["api_key"].as_str().unwrap(), &product.key, ADMIN_KEY, "provider secret"];
     let stored = app.dump().await;

@@ -8,8 +8,8 @@ use contract::version::{ChangeVersion, ChangedVersion, MoveEngines, MovedEngines
 use contract::{ErrorBody, UserId};
 use service::http::{ApiError, Json, Path};
 
-use super::auth::{Admin, Caller};
-use super::error::answer;
+use super::auth::{Admin, AuthenticatedProduct};
+use super::error::to_api_error;
 use crate::fleet::Fleet;
 
 /// Moves an engine to another version, also across a major one: it is stopped, its brain copied, and launched on the other
@@ -33,12 +33,12 @@ use crate::fleet::Fleet;
     ),
 )]
 pub(super) async fn change(
-    Caller(product): Caller,
+    AuthenticatedProduct(product): AuthenticatedProduct,
     State(fleet): State<Arc<Fleet>>,
     Path(user_id): Path<UserId>,
     Json(ask): Json<ChangeVersion>,
 ) -> Result<Answer<ChangedVersion>, ApiError> {
-    fleet.change_version(&product, user_id, ask).await.map(Answer).map_err(answer)
+    fleet.change_version(&product, user_id, ask).await.map(Answer).map_err(to_api_error)
 }
 
 /// Tells which versions engines are on, product by product, and which of them follow the deployment's.
@@ -57,7 +57,7 @@ pub(super) async fn list(
     _admin: Admin,
     State(fleet): State<Arc<Fleet>>,
 ) -> Result<Answer<VersionList>, ApiError> {
-    fleet.versions().await.map(Answer).map_err(answer)
+    fleet.versions().await.map(Answer).map_err(to_api_error)
 }
 
 /// Moves engines that are on one image to another version, some at a time.
@@ -79,5 +79,5 @@ pub(super) async fn move_engines(
     State(fleet): State<Arc<Fleet>>,
     Json(ask): Json<MoveEngines>,
 ) -> Result<Answer<MovedEngines>, ApiError> {
-    fleet.move_engines(ask).await.map(Answer).map_err(answer)
+    fleet.move_engines(ask).await.map(Answer).map_err(to_api_error)
 }

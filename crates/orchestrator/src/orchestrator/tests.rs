@@ -115,7 +115,7 @@ async fn it_serves_until_it_is_told_to_stop() {
 
 #[tokio::test]
 async fn one_that_another_has_taken_over_from_ends_and_says_so() {
-    let Some(database) = TestDatabase::on_server().await else { return };
+    let Some(database) = TestDatabase::create_on_test_server().await else { return };
     let folder = tempfile::tempdir().unwrap();
     let mut config = config(&folder, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo");
     config.database = database.url().clone();
@@ -135,6 +135,6 @@ async fn one_that_another_has_taken_over_from_ends_and_says_so() {
     };
     let both = Box::pin(async { tokio::join!(running, taking_over).0 });
     let ended = tokio::time::timeout(Duration::from_mins(1), both).await.expect("it runs on").unwrap_err();
-    assert!(matches!(ended, OpenError::Deposed { .. }), "{ended}");
+    assert!(matches!(ended, OpenError::LostLeadership { .. }), "{ended}");
     assert!(ended.to_string().contains("another orchestrator has taken over"), "{ended}");
 }

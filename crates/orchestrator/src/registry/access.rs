@@ -7,17 +7,17 @@ use sqlx::Error;
 
 /// How long one statement may take, whatever has become of the server: longer than the longest wait of SQLite
 /// for its own lock, and than PostgreSQL is told to work on one.
-const STATEMENT: Duration = Duration::from_secs(10);
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What is asked, or that no answer came in time.
-pub(super) async fn within<T>(asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let answer = tokio::time::timeout(STATEMENT, asked).await;
+pub(super) async fn with_deadline<T>(asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let answer = tokio::time::timeout(STATEMENT_TIMEOUT, asked).await;
     answer.unwrap_or_else(|_| Err(Error::Io(io::ErrorKind::TimedOut.into())))
 }
 
 /// Whether `error` says that the server cannot be reached, or has given up on us: nothing is known then of what
 /// was asked.
-pub(super) fn is_away(error: &Error) -> bool {
+pub(super) fn is_unreachable(error: &Error) -> bool {
     match error {
         // A connection that is closed in the midst of its greeting is read as a fault in the protocol.
         Error::Io(_) | Error::Tls(_) | Error::Protocol(_) | Error::PoolTimedOut => true,

@@ -4,19 +4,19 @@ use contract::orchestrator::EngineStatus;
 use contract::{EngineId, EngineImage, KeyHash, ProductId, Timestamp};
 use sqlx::Row as _;
 
-use super::access::within;
-use super::ledger::{Entry, Ledger};
-use super::ports::PortRule;
+use super::access::with_deadline;
+use super::audit_log::{AuditEntry, ProductTx};
+use super::ports::PortAllocator;
 use super::row::{EngineRow, select_engines};
-use super::{Registry, RegistryError, Seat, Standing};
+use super::{AdmitView, EngineOwner, Registry, RegistryError};
 use crate::backend::Instance;
+use crate::fault_injection::{self, Mutation};
 use crate::fleet::lifecycle::Change;
-use crate::sabotage::{self, Saboteur};
 
 /// An engine to be provisioned.
 pub(crate) struct NewEngine {
     pub(crate) engine_id: EngineId,
-    pub(crate) seat: Seat,
+    pub(crate) owner: EngineOwner,
     pub(crate) key_hash: KeyHash,
     pub(crate) sealed_key: String,
     pub(crate) sealed_secrets_key: String,
@@ -49,7 +49,7 @@ pub(crate) struct Claim {
 
 /// Why a claim was not made. The row is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum ClaimRefused {
     /// The row is not as the caller saw it.
     Stale,
     /// The product has as many engines as its policy allows, which are these.
@@ -60,35 +60,35 @@ pub(crate) enum Refused {
     /// The product is suspended.
     Suspended,
     /// The product's policy does not allow the engine's image.
-    Image,
+    ImageNotAllowed,
     /// No port could be had.
     NoPort,
 }
 
 /// A claim made: the row under it.
-pub(crate) type Claimed = Result<EngineRow, Refused>;
+pub(crate) type ClaimResult = Result<EngineRow, ClaimRefused>;
 
 /// The state that a change ends in.
 #[derive(Clone, Debug)]
-pub(crate) enum Next {
+pub(crate) enum NextState {
     /// Running as `instance`, last seen well at `health_at`.
     Running {
         instance: Instance,
         image: EngineImage,
         health_at: Timestamp,
         /// Whether it runs because somebody wants it now: its idle time begins then.
-        wanted: bool,
+        on_demand: bool,
     },
     /// At rest, with no process: `stopped` or `sleeping`.
-    AtRest(EngineStatus),
+    NotRunning(EngineStatus),
     /// Failed after so many restarts; the next one is due then, or never.
     Failed { restart_at: Option<Timestamp>, restarts: i64 },
     /// Running with the key that was pending.
-    Rotated(PendingKey),
+    KeyRotated(PendingKey),
     /// As before: only the claim ends, and what was pending with it.
     Unchanged,
     /// No more.
-    Gone,
+    Removed,
 }
 
 /// One page of a listing.
@@ -101,18 +101,18 @@ pub(crate) struct Page {
 
 impl Registry {
     /// The engine at `seat` as far as the admit of one that runs needs it, whose only query it is.
-    pub(crate) async fn standing(&self, seat: &Seat) -> Result<Option<Standing>, RegistryError> {
-        self.hot().standing(seat).await
+    pub(crate) async fn admit_view(&self, seat: &EngineOwner) -> Result<Option<AdmitView>, RegistryError> {
+        self.hot_read().admit_view(seat).await
     }
 
     /// The engine at `seat`.
-    pub(crate) async fn engine(&self, seat: &Seat) -> Result<Option<EngineRow>, RegistryError> {
-        self.hot().engine(seat).await
+    pub(crate) async fn engine(&self, seat: &EngineOwner) -> Result<Option<EngineRow>, RegistryError> {
+        self.hot_read().engine(seat).await
     }
 
     /// The engine with this id.
     pub(crate) async fn engine_by_id(&self, engine_id: EngineId) -> Result<Option<EngineRow>, RegistryError> {
-        let row = within(
+        let row = with_deadline(
             sqlx::query(select_engines!("WHERE engine_id = $1"))
                 .bind(engine_id.to_string())
                 .fetch_optional(&self.reads),
@@ -123,13 +123,13 @@ impl Registry {
 
     /// The engines that run or are being changed, of all products. Rows that cannot be read are set aside.
     pub(crate) async fn running_engines(&self) -> Result<Vec<EngineRow>, RegistryError> {
-        let query = sqlx::query(RUNNING_OR_CLAIMED);
-        self.set_aside.read(&within(query.fetch_all(&self.reads)).await?)
+        let query = sqlx::query(SELECT_RUNNING_OR_CLAIMED);
+        self.unreadable_rows.read_engines(&with_deadline(query.fetch_all(&self.reads)).await?)
     }
 
     /// The key that a rotation of this engine has pending.
     pub(crate) async fn pending_key(&self, engine_id: EngineId) -> Result<Option<PendingKey>, RegistryError> {
-        let row = within(
+        let row = with_deadline(
             sqlx::query("SELECT pending_key, pending_key_hash FROM engines WHERE engine_id = $1")
                 .bind(engine_id.to_string())
                 .fetch_optional(&self.reads),
@@ -171,59 +171,60 @@ impl Registry {
             ),
         };
         // One transaction: the page and the total are of the same moment.
-        let mut transaction = within(self.reads.begin()).await?;
-        let rows = within(rows.bind(page.limit).bind(page.offset).fetch_all(&mut *transaction)).await?;
-        let total: i64 = within(total.fetch_one(&mut *transaction)).await?.try_get(0)?;
-        within(transaction.commit()).await?;
-        Ok((self.set_aside.read(&rows)?, total.unsigned_abs()))
+        let mut transaction = with_deadline(self.reads.begin()).await?;
+        let rows =
+            with_deadline(rows.bind(page.limit).bind(page.offset).fetch_all(&mut *transaction)).await?;
+        let total: i64 = with_deadline(total.fetch_one(&mut *transaction)).await?.try_get(0)?;
+        with_deadline(transaction.commit()).await?;
+        Ok((self.unreadable_rows.read_engines(&rows)?, total.unsigned_abs()))
     }
 
     /// Claims a seat for a new engine: row, the product's policy and port in one transaction.
-    pub(crate) async fn claim_seat(
+    pub(crate) async fn claim_new_engine(
         &self,
         engine: &NewEngine,
         claim: &Claim,
-        ports: &PortRule,
-    ) -> Result<Claimed, RegistryError> {
-        let mut ledger = self.ledger(engine.seat.product_id, 0).await?;
+        ports: &PortAllocator,
+    ) -> Result<ClaimResult, RegistryError> {
+        let mut ledger = self.begin_product_tx(engine.owner.product_id, 0).await?;
         // Judged here, where the product's row is held: the caller may have waited since it was judged first, and once
         // a policy has been replaced the old one lets nobody through any more.
-        let policy = self.stored_policy(&engine.seat.product_id.to_string(), ledger.policy());
+        let policy = self.stored_policy(&engine.owner.product_id.to_string(), ledger.policy());
         if policy.is_suspended() {
-            return Ok(Err(Refused::Suspended));
+            return Ok(Err(ClaimRefused::Suspended));
         }
         if !policy.allows(&engine.engine_version, &claim.default_image) {
-            return Ok(Err(Refused::Image));
+            return Ok(Err(ClaimRefused::ImageNotAllowed));
         }
-        let there = within(
+        let there = with_deadline(
             sqlx::query("SELECT 1 FROM engines WHERE product_id = $1 AND user_id = $2")
-                .bind(engine.seat.product_id.to_string())
-                .bind(engine.seat.user_id.as_str().to_owned())
+                .bind(engine.owner.product_id.to_string())
+                .bind(engine.owner.user_id.as_str().to_owned())
                 .fetch_optional(ledger.connection()),
         )
         .await?;
         if there.is_some() {
-            return Ok(Err(Refused::Stale));
+            return Ok(Err(ClaimRefused::Stale));
         }
         if let Some(max_engines) = policy.max_engines {
-            let count = within(
+            let count = with_deadline(
                 sqlx::query("SELECT COUNT(*) FROM engines WHERE product_id = $1")
-                    .bind(engine.seat.product_id.to_string())
+                    .bind(engine.owner.product_id.to_string())
                     .fetch_one(ledger.connection()),
             )
             .await?;
-            let uncounted = u64::from(sabotage::by(Saboteur::QuotaOffByOne));
+            let uncounted = u64::from(fault_injection::active(Mutation::QuotaOffByOne));
             if count.try_get::<i64, _>(0)?.unsigned_abs() >= max_engines.saturating_add(uncounted) {
-                return Ok(Err(Refused::Quota { max_engines }));
+                return Ok(Err(ClaimRefused::Quota { max_engines }));
             }
         }
-        self.lock_several(ledger.connection()).await?;
+        self.lock_multi_engine(ledger.connection()).await?;
         let Some(port) = ports.lease(ledger.connection(), None).await? else {
-            return Ok(Err(Refused::NoPort));
+            return Ok(Err(ClaimRefused::NoPort));
         };
         let row = EngineRow {
             engine_id: engine.engine_id,
-            seat: engine.seat.clone(),
+            owner: engine.owner.clone(),
             status: EngineStatus::Provisioning,
             prior_status: None,
             key_hash: engine.key_hash,
@@ -240,7 +241,7 @@ impl Registry {
             restarts: 0,
             restart_at: None,
         };
-        within(
+        with_deadline(
             sqlx::query(
                 "INSERT INTO engines \
              (engine_id, product_id, user_id, status, key_hash, sealed_key, sealed_secrets_key, \
@@ -248,8 +249,8 @@ impl Registry {
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
             )
             .bind(row.engine_id.to_string())
-            .bind(row.seat.product_id.to_string())
-            .bind(row.seat.user_id.as_str().to_owned())
+            .bind(row.owner.product_id.to_string())
+            .bind(row.owner.user_id.as_str().to_owned())
             .bind(row.status.as_str())
             .bind(row.key_hash.to_hex())
             .bind(row.sealed_key.clone())
@@ -274,25 +275,25 @@ impl Registry {
         &self,
         seen: &EngineRow,
         claim: &Claim,
-        ports: Option<&PortRule>,
-    ) -> Result<Claimed, RegistryError> {
-        let mut ledger = self.ledger(seen.seat.product_id, 0).await?;
+        ports: Option<&PortAllocator>,
+    ) -> Result<ClaimResult, RegistryError> {
+        let mut ledger = self.begin_product_tx(seen.owner.product_id, 0).await?;
         if matches!(claim.change, Change::Start | Change::Wake) {
-            let policy = self.stored_policy(&seen.seat.product_id.to_string(), ledger.policy());
+            let policy = self.stored_policy(&seen.owner.product_id.to_string(), ledger.policy());
             if policy.is_suspended() {
-                return Ok(Err(Refused::Suspended));
+                return Ok(Err(ClaimRefused::Suspended));
             }
             if claim.image.as_ref().is_some_and(|image| !policy.allows(image, &claim.default_image)) {
-                return Ok(Err(Refused::Image));
+                return Ok(Err(ClaimRefused::ImageNotAllowed));
             }
         }
         if ports.is_some() {
-            self.lock_several(ledger.connection()).await?;
+            self.lock_multi_engine(ledger.connection()).await?;
         }
         let destroying = claim.change == Change::Destroy;
         let pending = claim.pending.as_ref();
-        let claimed = within(
-            sqlx::query(claim_statement(claim.change))
+        let claimed = with_deadline(
+            sqlx::query(claim_sql(claim.change))
                 .bind(claim.change.as_str())
                 .bind(claim.owner.clone())
                 .bind(claim.deadline.unix_ms())
@@ -303,7 +304,7 @@ impl Registry {
                 .fetch_optional(ledger.connection()),
         )
         .await?;
-        let Some(claimed) = claimed else { return Ok(Err(Refused::Stale)) };
+        let Some(claimed) = claimed else { return Ok(Err(ClaimRefused::Stale)) };
         let last: Option<i64> = claimed.try_get(0)?;
         let restarts = claimed.try_get(1)?;
         let mut row = seen.clone();
@@ -317,10 +318,10 @@ impl Registry {
         }
         if let Some(ports) = ports {
             let Some(port) = ports.lease(ledger.connection(), row.port).await? else {
-                return Ok(Err(Refused::NoPort));
+                return Ok(Err(ClaimRefused::NoPort));
             };
             if row.port != Some(port) {
-                within(
+                with_deadline(
                     sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2")
                         .bind(i64::from(port))
                         .bind(row.engine_id.to_string())
@@ -339,11 +340,11 @@ impl Registry {
     pub(crate) async fn settle(
         &self,
         row: &EngineRow,
-        next: Next,
-        entry: Option<&Entry>,
+        next: NextState,
+        entry: Option<&AuditEntry>,
     ) -> Result<Option<EngineRow>, RegistryError> {
-        let entry = entry.filter(|_| !sabotage::at_times(Saboteur::SkipAudit));
-        let mut ledger = self.ledger(row.seat.product_id, i64::from(entry.is_some())).await?;
+        let entry = entry.filter(|_| !fault_injection::active_every_fifth_time(Mutation::SkipAudit));
+        let mut ledger = self.begin_product_tx(row.owner.product_id, i64::from(entry.is_some())).await?;
         let settled = settle_row(&mut ledger, row, next).await?;
         if let Some(entry) = entry {
             ledger.append(entry).await?;
@@ -357,12 +358,13 @@ impl Registry {
     pub(crate) async fn settle_all(
         &self,
         product_id: ProductId,
-        moves: &[Move],
+        moves: &[EngineMove],
     ) -> Result<Vec<EngineRow>, RegistryError> {
         let mut settled = Vec::new();
         for batch in moves.chunks(MOVES_PER_TRANSACTION) {
-            let mut ledger = self.ledger(product_id, i64::try_from(batch.len()).unwrap_or(i64::MAX)).await?;
-            self.lock_several(ledger.connection()).await?;
+            let mut ledger =
+                self.begin_product_tx(product_id, i64::try_from(batch.len()).unwrap_or(i64::MAX)).await?;
+            self.lock_multi_engine(ledger.connection()).await?;
             match settle_batch(&mut ledger, batch).await {
                 Ok(rows) => {
                     ledger.commit().await?;
@@ -378,9 +380,9 @@ impl Registry {
         Ok(settled)
     }
 
-    async fn settle_each(&self, moves: &[Move]) -> Result<Vec<EngineRow>, RegistryError> {
+    async fn settle_each(&self, moves: &[EngineMove]) -> Result<Vec<EngineRow>, RegistryError> {
         let mut settled = Vec::new();
-        for Move { row, next, entry } in moves {
+        for EngineMove { row, next, entry } in moves {
             match self.settle(row, next.clone(), Some(entry)).await {
                 Ok(row) => settled.extend(row),
                 Err(RegistryError::ClaimLost { .. }) => {}
@@ -392,24 +394,24 @@ impl Registry {
 }
 
 /// In two halves, each with an index of its own: of all engines most are at rest.
-pub(super) const RUNNING_OR_CLAIMED: &str = concat!(
+pub(super) const SELECT_RUNNING_OR_CLAIMED: &str = concat!(
     select_engines!("WHERE status = 'running' UNION ALL "),
     select_engines!("WHERE claim_kind IS NOT NULL AND status <> 'running'")
 );
 
 /// One engine's move among many.
-pub(crate) struct Move {
+pub(crate) struct EngineMove {
     pub(crate) row: EngineRow,
-    pub(crate) next: Next,
-    pub(crate) entry: Entry,
+    pub(crate) next: NextState,
+    pub(crate) entry: AuditEntry,
 }
 
 /// Moves in one transaction: enough to share a commit, few enough not to keep other writers waiting.
 const MOVES_PER_TRANSACTION: usize = 100;
 
-async fn settle_batch(ledger: &mut Ledger, moves: &[Move]) -> Result<Vec<EngineRow>, RegistryError> {
+async fn settle_batch(ledger: &mut ProductTx, moves: &[EngineMove]) -> Result<Vec<EngineRow>, RegistryError> {
     let mut settled = Vec::new();
-    for Move { row, next, entry } in moves {
+    for EngineMove { row, next, entry } in moves {
         settled.extend(settle_row(ledger, row, next.clone()).await?);
         ledger.append(entry).await?;
     }
@@ -418,7 +420,7 @@ async fn settle_batch(ledger: &mut Ledger, moves: &[Move]) -> Result<Vec<EngineR
 
 /// How each change is claimed. Parameters: the claim's kind, owner and deadline, the engine, the generation that
 /// was seen, and the pending key with its hash.
-const fn claim_statement(change: Change) -> &'static str {
+const fn claim_sql(change: Change) -> &'static str {
     macro_rules! claim {
         ($set:literal, $condition:literal) => {
             concat!(
@@ -461,17 +463,17 @@ macro_rules! settle {
 }
 
 async fn settle_row(
-    ledger: &mut Ledger,
+    ledger: &mut ProductTx,
     row: &EngineRow,
-    next: Next,
+    next: NextState,
 ) -> Result<Option<EngineRow>, RegistryError> {
     let mut settled = row.clone();
     settled.claim = None;
     settled.generation += 1;
-    let gone = matches!(next, Next::Gone);
+    let gone = matches!(next, NextState::Removed);
     let statement = |sql: &'static str| sqlx::query(sql).bind(row.engine_id.to_string()).bind(row.generation);
     let statement = match next {
-        Next::Running { instance, image, health_at, wanted } => {
+        NextState::Running { instance, image, health_at, on_demand: wanted } => {
             settled.status = EngineStatus::Running;
             settled.restart_at = None;
             settled.last_health_at = Some(health_at);
@@ -487,14 +489,14 @@ async fn settle_row(
             (settled.instance, settled.engine_version) = (Some(instance), image);
             statement
         }
-        Next::AtRest(status) => {
+        NextState::NotRunning(status) => {
             (settled.status, settled.instance, settled.restart_at) = (status, None, None);
             statement(settle!(
                 ", status = $3, instance = NULL, failed_checks = 0, well_since = NULL, restart_at = NULL"
             ))
             .bind(status.as_str())
         }
-        Next::Failed { restart_at, restarts } => {
+        NextState::Failed { restart_at, restarts } => {
             (settled.status, settled.instance) = (EngineStatus::Failed, None);
             (settled.restart_at, settled.restarts) = (restart_at, restarts);
             statement(settle!(
@@ -504,17 +506,17 @@ async fn settle_row(
             .bind(restart_at.map(Timestamp::unix_ms))
             .bind(restarts)
         }
-        Next::Rotated(key) => {
+        NextState::KeyRotated(key) => {
             let statement = statement(settle!(", sealed_key = $3, key_hash = $4"))
                 .bind(key.sealed.clone())
                 .bind(key.hash.to_hex());
             (settled.sealed_key, settled.key_hash) = (key.sealed, key.hash);
             statement
         }
-        Next::Unchanged => statement(settle!("")),
-        Next::Gone => statement("DELETE FROM engines WHERE engine_id = $1 AND generation = $2"),
+        NextState::Unchanged => statement(settle!("")),
+        NextState::Removed => statement("DELETE FROM engines WHERE engine_id = $1 AND generation = $2"),
     };
-    if within(statement.execute(ledger.connection())).await?.rows_affected() == 0 {
+    if with_deadline(statement.execute(ledger.connection())).await?.rows_affected() == 0 {
         return Err(RegistryError::ClaimLost { engine_id: row.engine_id });
     }
     Ok((!gone).then_some(settled))

@@ -2,7 +2,7 @@
 
 use contract::EngineId;
 
-use super::access::is_away;
+use super::access::is_unreachable;
 
 /// A failure of the registry. None of these is a rule's refusal.
 #[derive(Debug, thiserror::Error)]
@@ -13,13 +13,13 @@ pub(crate) enum RegistryError {
     /// The database's server is out of reach, or did not answer in time: whether it did what it was asked is not
     /// known.
     #[error("the registry's database cannot be reached")]
-    Away(#[source] sqlx::Error),
+    Unreachable(#[source] sqlx::Error),
     /// Another orchestrator has taken the registry over. Nothing was changed.
     #[error("another orchestrator has taken over the registry")]
-    Deposed,
+    LostLeadership,
     /// The hot read failed, for such a reason.
     #[error("the registry's database failed")]
-    PointRead(#[from] rusqlite::Error),
+    HotRead(#[from] rusqlite::Error),
     /// It was closed.
     #[error("the registry is closed")]
     Closed,
@@ -34,7 +34,7 @@ pub(crate) enum RegistryError {
     ProductGone,
     /// A ledger transaction announced another number of rows than it wrote.
     #[error("a ledger transaction ended with rows unwritten")]
-    LedgerIncomplete,
+    AuditIncomplete,
     /// The claim under which a change was made is no longer in force.
     #[error("the claim on {engine_id} was taken over")]
     ClaimLost {
@@ -47,7 +47,7 @@ impl From<sqlx::Error> for RegistryError {
     fn from(error: sqlx::Error) -> Self {
         match error {
             sqlx::Error::PoolClosed => Self::Closed,
-            error if is_away(&error) => Self::Away(error),
+            error if is_unreachable(&error) => Self::Unreachable(error),
             error => Self::Database(error),
         }
     }

@@ -1,6 +1,6 @@
 //! A registry that knows less than what runs: restored from a backup, or its server lost its last commits.
 
-use super::access::within;
+use super::access::with_deadline;
 use super::row::EngineRow;
 use super::{Registry, RegistryError};
 
@@ -12,13 +12,13 @@ impl Registry {
         seen: &EngineRow,
         generation: i64,
     ) -> Result<(), RegistryError> {
-        let mut ledger = self.ledger(seen.seat.product_id, 0).await?;
+        let mut ledger = self.begin_product_tx(seen.owner.product_id, 0).await?;
         let raise =
             sqlx::query("UPDATE engines SET generation = $1 WHERE engine_id = $2 AND generation = $3")
                 .bind(generation)
                 .bind(seen.engine_id.to_string())
                 .bind(seen.generation);
-        within(raise.execute(ledger.connection())).await?;
+        with_deadline(raise.execute(ledger.connection())).await?;
         ledger.commit().await
     }
 }

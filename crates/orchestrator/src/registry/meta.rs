@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use sqlx::Row as _;
 
-use super::access::within;
+use super::access::with_deadline;
 use super::{Registry, RegistryError};
 use crate::backend::KnownData;
 use crate::config::DatabaseUrl;
@@ -12,16 +12,16 @@ use crate::config::DatabaseUrl;
 /// The name of the deployment's id in the table.
 pub(crate) const DEPLOYMENT_ID: &str = "deployment_id";
 /// The name of the sealed canary in the table.
-pub(crate) const CANARY: &str = "canary";
+pub(crate) const KEY_CHECK: &str = "canary";
 /// The name of the host on which the engines run, in the table.
 pub(crate) const HOST: &str = "host";
 
 impl Registry {
     /// The fact called `name`; `first` becomes it if there is none yet.
-    pub(crate) async fn fact(&self, name: &str, first: &str) -> Result<String, RegistryError> {
+    pub(crate) async fn get_or_insert_meta(&self, name: &str, first: &str) -> Result<String, RegistryError> {
         // The update changes nothing, but makes RETURNING speak when the row was there.
         let mut transaction = self.begin().await?;
-        let row = within(
+        let row = with_deadline(
             sqlx::query(
                 "INSERT INTO meta (name, value) VALUES ($1, $2) \
              ON CONFLICT (name) DO UPDATE SET value = meta.value RETURNING value",
@@ -31,16 +31,16 @@ impl Registry {
             .fetch_one(&mut *transaction),
         )
         .await?;
-        within(transaction.commit()).await?;
+        with_deadline(transaction.commit()).await?;
         Ok(row.try_get(0)?)
     }
 
     /// Replaces the fact called `name`, which is there.
-    pub(crate) async fn replace_fact(&self, name: &str, value: &str) -> Result<(), RegistryError> {
+    pub(crate) async fn set_meta(&self, name: &str, value: &str) -> Result<(), RegistryError> {
         let mut transaction = self.begin().await?;
         let replace = sqlx::query("UPDATE meta SET value = $2 WHERE name = $1").bind(name).bind(value);
-        within(replace.execute(&mut *transaction)).await?;
-        within(transaction.commit()).await?;
+        with_deadline(replace.execute(&mut *transaction)).await?;
+        with_deadline(transaction.commit()).await?;
         Ok(())
     }
 
@@ -48,12 +48,12 @@ impl Registry {
     pub(crate) async fn count_running(&self) -> Result<u64, RegistryError> {
         let query =
             sqlx::query("SELECT COUNT(*) FROM engines WHERE status = 'running' OR claim_kind IS NOT NULL");
-        let count: i64 = within(query.fetch_one(&self.reads)).await?.try_get(0)?;
+        let count: i64 = with_deadline(query.fetch_one(&self.reads)).await?.try_get(0)?;
         Ok(count.unsigned_abs())
     }
 
     /// What this registry shares with no other one, a copy of it included.
-    pub(crate) async fn name(&self, database: &DatabaseUrl) -> Result<String, RegistryError> {
+    pub(crate) async fn identity(&self, database: &DatabaseUrl) -> Result<String, RegistryError> {
         if let DatabaseUrl::Sqlite(path) = database {
             let file = tokio::fs::metadata(path).await.map_err(sqlx::Error::Io)?;
             return Ok(format!("sqlite {}:{}", file.dev(), file.ino()));
@@ -62,22 +62,23 @@ impl Registry {
             "SELECT CAST(oid AS TEXT), CAST(current_schema() AS TEXT) FROM pg_database \
              WHERE datname = current_database()",
         );
-        let row = within(id.fetch_one(&self.reads)).await?;
+        let row = with_deadline(id.fetch_one(&self.reads)).await?;
         let (database, schema): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         // Not every role may ask for it: then databases of two servers may look alike, and nobody is refused.
         let server = sqlx::query("SELECT CAST(system_identifier AS TEXT) FROM pg_control_system()");
-        let server = within(server.fetch_one(&self.reads)).await.and_then(|row| row.try_get(0));
+        let server = with_deadline(server.fetch_one(&self.reads)).await.and_then(|row| row.try_get(0));
         let server: String = server.unwrap_or_default();
         Ok(format!("postgres {server}/{database}/{schema}"))
     }
 
     /// What there is to know of the engines' data.
     pub(crate) async fn known_data(&self) -> Result<KnownData, RegistryError> {
-        const SOME: i64 = 64;
-        let engines = sqlx::query("SELECT engine_id FROM engines ORDER BY engine_id LIMIT $1").bind(SOME);
-        let engines = within(engines.fetch_all(&self.reads)).await?;
+        const SAMPLE_SIZE: i64 = 64;
+        let engines =
+            sqlx::query("SELECT engine_id FROM engines ORDER BY engine_id LIMIT $1").bind(SAMPLE_SIZE);
+        let engines = with_deadline(engines.fetch_all(&self.reads)).await?;
         let any = !engines.is_empty();
         let ids: Vec<String> = engines.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-        Ok(KnownData { any, engines: ids.iter().filter_map(|id| id.parse().ok()).collect() })
+        Ok(KnownData { has_engines: any, engines: ids.iter().filter_map(|id| id.parse().ok()).collect() })
     }
 }

@@ -8,18 +8,18 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use contract::Timestamp;
-use service::lock::{FileLock, Holder, LockError};
+use service::lock::{FileLock, LockError, LockHolder};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers};
 use sqlx::error::DatabaseError;
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Row as _};
 
-use super::access::is_away;
-use super::point::{LocalReads, PointReads};
-use super::set_aside::SetAside;
-use super::{Lock, Registry, postgres};
+use super::access::is_unreachable;
+use super::hot_read::{HotReadPool, SqliteReadPool};
+use super::unreadable_rows::UnreadableRows;
+use super::{Registry, RegistryLock, postgres};
 use crate::config::DatabaseUrl;
-use crate::locks::KeyedLocks;
-use crate::sabotage::{self, Saboteur};
+use crate::fault_injection::{self, Mutation};
+use crate::keyed_locks::KeyedLocks;
 
 /// The steps that lead from an empty database to the present schema. The n-th leads to version n. Each is one for
 /// all databases, and what only one of them knows.
@@ -40,14 +40,14 @@ struct Migration {
 
 /// Which database it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Database {
+pub(super) enum DatabaseKind {
     Sqlite,
     Postgres,
 }
 
-impl Database {
+impl DatabaseKind {
     /// Counts the tables called `meta`.
-    const fn count_meta(self) -> &'static str {
+    const fn count_meta_sql(self) -> &'static str {
         match self {
             Self::Sqlite => "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'meta'",
             Self::Postgres => {
@@ -57,7 +57,7 @@ impl Database {
     }
 
     /// Names a table that an empty registry does not have.
-    const fn find_foreign(self) -> &'static str {
+    const fn find_foreign_sql(self) -> &'static str {
         match self {
             Self::Sqlite => {
                 "SELECT MIN(name) FROM sqlite_master WHERE type = 'table' AND name <> 'meta' \
@@ -72,15 +72,15 @@ impl Database {
 }
 
 /// What a registry stands on, once it is open.
-pub(super) struct Opened {
+pub(super) struct OpenedRegistry {
     pub(super) writes: AnyPool,
     pub(super) reads: AnyPool,
-    pub(super) point_reads: PointReads,
-    pub(super) lock: Lock,
+    pub(super) hot_read_pool: HotReadPool,
+    pub(super) lock: RegistryLock,
 }
 
 /// Point reads take microseconds; more connections than cores would only queue inside SQLite.
-const READERS: u32 = 4;
+const READ_POOL_SIZE: u32 = 4;
 
 /// How long a request may wait for a connection before it fails.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -90,13 +90,13 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) enum OpenRegistryError {
     /// Another process has it.
     #[error("{0} holds it")]
-    Held(Holder),
+    Held(LockHolder),
     /// Its folder or lock file cannot be used.
     #[error("its folder cannot be used")]
     Folder(#[source] io::Error),
     /// A later version wrote it.
     #[error("its schema has version {found}, this binary knows up to {known}")]
-    Newer {
+    SchemaTooNew {
         /// The version found.
         found: i64,
         /// The last version that this binary knows.
@@ -104,7 +104,7 @@ pub(crate) enum OpenRegistryError {
     },
     /// It holds something else.
     #[error("it holds a table `{table}` that is not the registry's")]
-    Foreign {
+    ForeignTables {
         /// One of its tables.
         table: String,
     },
@@ -122,7 +122,7 @@ pub(crate) enum OpenRegistryError {
     Corrupt(#[source] sqlx::Error),
     /// The connection for point reads could not be opened.
     #[error("the database cannot be read")]
-    PointReads(#[source] rusqlite::Error),
+    HotReadPool(#[source] rusqlite::Error),
     /// Anything else that the database said.
     #[error("the database failed")]
     Database(#[source] sqlx::Error),
@@ -139,7 +139,7 @@ impl From<LockError> for OpenRegistryError {
 
 impl From<sqlx::Error> for OpenRegistryError {
     fn from(error: sqlx::Error) -> Self {
-        if is_away(&error) {
+        if is_unreachable(&error) {
             return Self::Unreachable(error);
         }
         let said = error.as_database_error();
@@ -157,18 +157,18 @@ impl From<sqlx::Error> for OpenRegistryError {
 impl Registry {
     /// Opens the registry at `database` and brings its schema up to date. A SQLite file is created if it is missing.
     pub(crate) async fn open(database: &DatabaseUrl, now: Timestamp) -> Result<Self, OpenRegistryError> {
-        drivers();
-        let Opened { writes, reads, point_reads, lock } = match database {
+        install_drivers();
+        let OpenedRegistry { writes, reads, hot_read_pool, lock } = match database {
             DatabaseUrl::Sqlite(path) => open_sqlite(path, now).await?,
             DatabaseUrl::Postgres(url) => postgres::open(url).await?,
         };
         Ok(Self {
             writes,
             reads,
-            point_reads,
-            news: Arc::default(),
-            turns: KeyedLocks::default(),
-            set_aside: SetAside::default(),
+            hot_read_pool,
+            notifier: Arc::default(),
+            product_locks: KeyedLocks::default(),
+            unreadable_rows: UnreadableRows::default(),
             #[cfg(test)]
             hot_reads: std::sync::atomic::AtomicUsize::default(),
             lock,
@@ -176,7 +176,7 @@ impl Registry {
     }
 }
 
-async fn open_sqlite(database: &Path, now: Timestamp) -> Result<Opened, OpenRegistryError> {
+async fn open_sqlite(database: &Path, now: Timestamp) -> Result<OpenedRegistry, OpenRegistryError> {
     let database = std::path::absolute(database).map_err(OpenRegistryError::Folder)?;
     if let Some(folder) = database.parent() {
         std::fs::create_dir_all(folder).map_err(OpenRegistryError::Folder)?;
@@ -184,24 +184,24 @@ async fn open_sqlite(database: &Path, now: Timestamp) -> Result<Opened, OpenRegi
     let mut lock = database.as_os_str().to_owned();
     lock.push(".lock");
     // It waits for a second where another holds it, and a standby asks again and again.
-    let taken = tokio::task::spawn_blocking(move || FileLock::take(Path::new(&lock), now)).await;
+    let taken = tokio::task::spawn_blocking(move || FileLock::acquire(Path::new(&lock), now)).await;
     let lock = taken.map_err(|error| OpenRegistryError::Folder(io::Error::other(error)))??;
     create_private(&database).map_err(OpenRegistryError::Folder)?;
-    let options: AnyConnectOptions = url(&database, "rw").parse()?;
+    let options: AnyConnectOptions = sqlite_url(&database, "rw").parse()?;
     // Before any pool: a pool tries again and again what can never succeed, and forgets why it failed.
     let mut connection = options.connect().await?;
     // Before anything is set up: it may be somebody else's file.
-    refuse_foreign(&mut connection, Database::Sqlite).await?;
-    set_up(&mut connection, false).await?;
-    let found = found_version(&mut connection).await?;
-    migrate(&mut connection, Database::Sqlite, found).await?;
+    reject_foreign(&mut connection, DatabaseKind::Sqlite).await?;
+    configure_connection(&mut connection, false).await?;
+    let found = init_meta(&mut connection).await?;
+    migrate(&mut connection, DatabaseKind::Sqlite, found).await?;
     connection.close().await?;
-    let reads = LocalReads::open(&database).map_err(OpenRegistryError::PointReads)?;
-    Ok(Opened {
-        writes: pool(options.clone(), 1, false).await?,
-        reads: pool(options, READERS, true).await?,
-        point_reads: PointReads::Sqlite(reads),
-        lock: Lock::File { _lock: lock },
+    let reads = SqliteReadPool::open(&database).map_err(OpenRegistryError::HotReadPool)?;
+    Ok(OpenedRegistry {
+        writes: connect_pool(options.clone(), 1, false).await?,
+        reads: connect_pool(options, READ_POOL_SIZE, true).await?,
+        hot_read_pool: HotReadPool::Sqlite(reads),
+        lock: RegistryLock::File { _lock: lock },
     })
 }
 
@@ -215,13 +215,13 @@ fn create_private(database: &Path) -> io::Result<()> {
 }
 
 /// Makes the drivers known, once.
-pub(super) fn drivers() {
+pub(super) fn install_drivers() {
     static DRIVERS: Once = Once::new();
     DRIVERS.call_once(install_default_drivers);
 }
 
 /// The URL of a SQLite file, opened in `mode`, with everything escaped that has a meaning in a URL.
-pub(super) fn url(database: &Path, mode: &str) -> String {
+pub(super) fn sqlite_url(database: &Path, mode: &str) -> String {
     let mut url = "sqlite://".to_owned();
     for byte in database.as_os_str().as_encoded_bytes() {
         match byte {
@@ -234,7 +234,11 @@ pub(super) fn url(database: &Path, mode: &str) -> String {
     url + "?mode=" + mode
 }
 
-async fn pool(options: AnyConnectOptions, connections: u32, read_only: bool) -> Result<AnyPool, sqlx::Error> {
+async fn connect_pool(
+    options: AnyConnectOptions,
+    connections: u32,
+    read_only: bool,
+) -> Result<AnyPool, sqlx::Error> {
     AnyPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(ACQUIRE_TIMEOUT)
@@ -242,12 +246,12 @@ async fn pool(options: AnyConnectOptions, connections: u32, read_only: bool) -> 
         .test_before_acquire(false)
         .idle_timeout(None)
         .max_lifetime(None)
-        .after_connect(move |connection, _| Box::pin(set_up(connection, read_only)))
+        .after_connect(move |connection, _| Box::pin(configure_connection(connection, read_only)))
         .connect_with(options)
         .await
 }
 
-async fn set_up(connection: &mut AnyConnection, read_only: bool) -> Result<(), sqlx::Error> {
+async fn configure_connection(connection: &mut AnyConnection, read_only: bool) -> Result<(), sqlx::Error> {
     // FULL: an acknowledged change outlives a power cut.
     let settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000; \
                     PRAGMA foreign_keys = ON;";
@@ -259,45 +263,47 @@ async fn set_up(connection: &mut AnyConnection, read_only: bool) -> Result<(), s
 }
 
 /// Refuses a database that is not empty and no registry.
-pub(super) async fn refuse_foreign(
+pub(super) async fn reject_foreign(
     connection: &mut AnyConnection,
-    database: Database,
+    database: DatabaseKind,
 ) -> Result<(), OpenRegistryError> {
-    if has_meta(connection, database).await? && schema_version(connection).await? > 0 {
+    if has_meta_table(connection, database).await? && schema_version(connection).await? > 0 {
         return Ok(());
     }
     let table: Option<String> =
-        sqlx::query(database.find_foreign()).fetch_one(connection).await?.try_get(0)?;
-    table.map_or(Ok(()), |table| Err(OpenRegistryError::Foreign { table }))
+        sqlx::query(database.find_foreign_sql()).fetch_one(connection).await?.try_get(0)?;
+    table.map_or(Ok(()), |table| Err(OpenRegistryError::ForeignTables { table }))
 }
 
 /// The version of the schema, which must be one that this binary knows; 0 if there is none yet. Afterwards there is
 /// the table of facts.
-pub(super) async fn found_version(connection: &mut AnyConnection) -> Result<i64, OpenRegistryError> {
+pub(super) async fn init_meta(connection: &mut AnyConnection) -> Result<i64, OpenRegistryError> {
     sqlx::raw_sql("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
         .execute(&mut *connection)
         .await?;
-    known_version(connection).await
+    supported_schema_version(connection).await
 }
 
 /// The version of the schema of a database with the table of facts, which must be one that this binary knows.
-pub(super) async fn known_version(connection: &mut AnyConnection) -> Result<i64, OpenRegistryError> {
+pub(super) async fn supported_schema_version(
+    connection: &mut AnyConnection,
+) -> Result<i64, OpenRegistryError> {
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     let found = schema_version(connection).await?;
-    if found > known { Err(OpenRegistryError::Newer { found, known }) } else { Ok(found) }
+    if found > known { Err(OpenRegistryError::SchemaTooNew { found, known }) } else { Ok(found) }
 }
 
 /// Takes the steps that are missing after version `found`, each with its version number in one transaction.
 pub(super) async fn migrate(
     connection: &mut AnyConnection,
-    database: Database,
+    database: DatabaseKind,
     found: i64,
 ) -> Result<(), OpenRegistryError> {
     for (version, migration) in (1_i64..).zip(MIGRATIONS).filter(|(version, _)| *version > found) {
         let mut step = connection.begin().await?;
         let own = match database {
-            Database::Sqlite => migration.sqlite,
-            Database::Postgres => migration.postgres,
+            DatabaseKind::Sqlite => migration.sqlite,
+            DatabaseKind::Postgres => migration.postgres,
         };
         for statements in [migration.shared, own] {
             sqlx::raw_sql(statements).execute(&mut *step).await?;
@@ -311,26 +317,27 @@ pub(super) async fn migrate(
         .await?;
         step.commit().await?;
     }
-    if sabotage::by(Saboteur::ForgetIndex) {
+    if fault_injection::active(Mutation::ForgetIndex) {
         sqlx::raw_sql("DROP INDEX IF EXISTS audit_log_by_time").execute(connection).await?;
     }
     Ok(())
 }
 
 /// Whether the database has a schema that this version knows.
-pub(super) async fn is_known(
+pub(super) async fn is_supported_schema(
     connection: &mut AnyConnection,
-    database: Database,
+    database: DatabaseKind,
 ) -> Result<bool, sqlx::Error> {
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    Ok(has_meta(connection, database).await? && (1..=known).contains(&schema_version(connection).await?))
+    Ok(has_meta_table(connection, database).await?
+        && (1..=known).contains(&schema_version(connection).await?))
 }
 
-pub(super) async fn has_meta(
+pub(super) async fn has_meta_table(
     connection: &mut AnyConnection,
-    database: Database,
+    database: DatabaseKind,
 ) -> Result<bool, sqlx::Error> {
-    Ok(sqlx::query(database.count_meta()).fetch_one(connection).await?.try_get::<i64, _>(0)? > 0)
+    Ok(sqlx::query(database.count_meta_sql()).fetch_one(connection).await?.try_get::<i64, _>(0)? > 0)
 }
 
 async fn schema_version(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> {

@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use contract::orchestrator::EngineStatus;
 use sqlx::{AnyConnection, Row as _};
 
-use super::access::within;
-use super::engines::Refused;
+use super::access::with_deadline;
+use super::engines::ClaimRefused;
 use super::row::EngineRow;
 use super::{Registry, RegistryError};
 use crate::config::PortRange;
-use crate::sabotage::{self, Saboteur};
+use crate::fault_injection::{self, Mutation};
 
 /// Which ports may be leased.
-pub(crate) struct PortRule {
+pub(crate) struct PortAllocator {
     range: PortRange,
     /// Where the next search begins: behind the port leased last, so that one just given up is not at once
     /// another user's.
@@ -25,7 +25,7 @@ pub(crate) struct PortRule {
     is_free: Box<dyn Fn(u16) -> bool + Send + Sync>,
 }
 
-impl PortRule {
+impl PortAllocator {
     /// Ports of `range` for which `is_free`.
     pub(crate) fn new(range: PortRange, is_free: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
         Self { range, next: AtomicU16::new(range.min()), is_free: Box::new(is_free) }
@@ -38,8 +38,8 @@ impl PortRule {
         connection: &mut AnyConnection,
         last: Option<u16>,
     ) -> Result<Option<u16>, RegistryError> {
-        if sabotage::by(Saboteur::SharePorts)
-            && let Some(port) = self.take_over(connection).await?
+        if fault_injection::active(Mutation::SharePorts)
+            && let Some(port) = self.reclaim(connection).await?
         {
             return Ok(Some(port));
         }
@@ -47,20 +47,20 @@ impl PortRule {
             return Ok(Some(last));
         }
         let begin = self.next.load(Ordering::Relaxed);
-        let mut port = self.search(connection, begin, self.range.max()).await?;
+        let mut port = self.find_free(connection, begin, self.range.max()).await?;
         if port.is_none() && begin > self.range.min() {
-            port = self.search(connection, self.range.min(), begin - 1).await?;
+            port = self.find_free(connection, self.range.min(), begin - 1).await?;
         }
         if let Some(port) = port {
             let after = if port == self.range.max() { self.range.min() } else { port + 1 };
             self.next.store(after, Ordering::Relaxed);
             return Ok(Some(port));
         }
-        self.take_over(connection).await
+        self.reclaim(connection).await
     }
 
     /// The first port of `from..=to` that no engine has and nothing else holds.
-    async fn search(
+    async fn find_free(
         &self,
         connection: &mut AnyConnection,
         from: u16,
@@ -68,7 +68,7 @@ impl PortRule {
     ) -> Result<Option<u16>, RegistryError> {
         let mut from = from;
         while from <= to {
-            let Some(port) = unleased(connection, from, to).await? else { return Ok(None) };
+            let Some(port) = first_unleased(connection, from, to).await? else { return Ok(None) };
             if (self.is_free)(port) {
                 return Ok(Some(port));
             }
@@ -80,10 +80,10 @@ impl PortRule {
 
     /// Takes the port of an engine at rest, whose address becomes unknown: of the one that ran last the
     /// longest ago.
-    async fn take_over(&self, connection: &mut AnyConnection) -> Result<Option<u16>, RegistryError> {
-        let shares = sabotage::by(Saboteur::SharePorts);
+    async fn reclaim(&self, connection: &mut AnyConnection) -> Result<Option<u16>, RegistryError> {
+        let shares = fault_injection::active(Mutation::SharePorts);
         let first = if shares { EngineStatus::Running } else { EngineStatus::Stopped };
-        let at_rest = within(
+        let while_stopped = with_deadline(
             sqlx::query(
                 "SELECT engine_id, port FROM engines \
              WHERE port BETWEEN $1 AND $2 AND claim_kind IS NULL AND status IN ($3, $4, $5) \
@@ -97,14 +97,14 @@ impl PortRule {
             .fetch_all(&mut *connection),
         )
         .await?;
-        for row in at_rest {
+        for row in while_stopped {
             let (engine_id, port): (String, i64) = (row.try_get(0)?, row.try_get(1)?);
             let Ok(port) = u16::try_from(port) else { continue };
             if !shares && !(self.is_free)(port) {
                 continue;
             }
             // Another product's engine may be started just now: it keeps its port then.
-            let taken = within(
+            let taken = with_deadline(
                 sqlx::query(
                     "UPDATE engines SET port = NULL WHERE engine_id = $1 AND port = $2 AND claim_kind IS NULL \
                      AND status IN ($3, $4, $5)",
@@ -129,21 +129,21 @@ impl Registry {
     pub(crate) async fn lease_another_port(
         &self,
         row: &EngineRow,
-        ports: &PortRule,
-    ) -> Result<Result<u16, Refused>, RegistryError> {
-        let mut ledger = self.ledger(row.seat.product_id, 0).await?;
-        self.lock_several(ledger.connection()).await?;
+        ports: &PortAllocator,
+    ) -> Result<Result<u16, ClaimRefused>, RegistryError> {
+        let mut ledger = self.begin_product_tx(row.owner.product_id, 0).await?;
+        self.lock_multi_engine(ledger.connection()).await?;
         // Its own port is leased as long as it is, and cannot be had again.
         let Some(port) = ports.lease(ledger.connection(), None).await? else {
-            return Ok(Err(Refused::NoPort));
+            return Ok(Err(ClaimRefused::NoPort));
         };
         let moved = sqlx::query("UPDATE engines SET port = $1 WHERE engine_id = $2 AND generation = $3")
             .bind(i64::from(port))
             .bind(row.engine_id.to_string())
             .bind(row.generation);
-        let moved = within(moved.execute(ledger.connection())).await?;
+        let moved = with_deadline(moved.execute(ledger.connection())).await?;
         if moved.rows_affected() == 0 {
-            return Ok(Err(Refused::Stale));
+            return Ok(Err(ClaimRefused::Stale));
         }
         ledger.commit().await?;
         Ok(Ok(port))
@@ -152,8 +152,12 @@ impl Registry {
 
 /// The first port of `from..=to` that no engine has: `from` itself, or the first behind a leased one. One
 /// walk along the index, however many are leased.
-async fn unleased(connection: &mut AnyConnection, from: u16, to: u16) -> Result<Option<u16>, RegistryError> {
-    let row = within(
+async fn first_unleased(
+    connection: &mut AnyConnection,
+    from: u16,
+    to: u16,
+) -> Result<Option<u16>, RegistryError> {
+    let row = with_deadline(
         sqlx::query(
             "SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM engines WHERE port = $1) THEN $1 ELSE (\
              SELECT leased.port + 1 FROM engines leased \

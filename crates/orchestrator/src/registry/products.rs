@@ -6,9 +6,9 @@ use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 
-use super::access::within;
-use super::chain::NO_HASH;
-use super::ledger::{self, Entry};
+use super::access::with_deadline;
+use super::audit_log::{self, AuditEntry};
+use super::hash_chain::GENESIS_HASH;
 use super::stored_policy::StoredPolicy;
 use super::{Registry, RegistryError};
 
@@ -40,12 +40,16 @@ macro_rules! select_product {
 
 impl Registry {
     /// Registers `product` with its audit row. Returns whether its slug was free.
-    pub(crate) async fn register(&self, product: &Product, entry: &Entry) -> Result<bool, RegistryError> {
+    pub(crate) async fn register(
+        &self,
+        product: &Product,
+        entry: &AuditEntry,
+    ) -> Result<bool, RegistryError> {
         // The product's ledger begins with this row; there is no row of the product to take first.
-        let (id, hash) = (1, entry.hash(product.product_id, 1, NO_HASH));
-        let policy = text(&product.policy)?;
+        let (id, hash) = (1, entry.hash(product.product_id, 1, GENESIS_HASH));
+        let policy = policy_json(&product.policy)?;
         let mut transaction = self.begin().await?;
-        let inserted = within(
+        let inserted = with_deadline(
             sqlx::query(
                 "INSERT INTO products \
              (product_id, slug, display_name, policy, api_key_hash, created_at, audit_seq, audit_hash) \
@@ -65,15 +69,15 @@ impl Registry {
         if inserted.rows_affected() == 0 {
             return Ok(false);
         }
-        ledger::insert(&mut transaction, product.product_id, id, entry, &hash).await?;
-        within(transaction.commit()).await?;
+        audit_log::insert_entry(&mut transaction, product.product_id, id, entry, &hash).await?;
+        with_deadline(transaction.commit()).await?;
         Ok(true)
     }
 
     /// The product whose platform key has this hash.
     pub(crate) async fn product_by_key(&self, hash: KeyHash) -> Result<Option<Product>, RegistryError> {
         let query = sqlx::query(select_product!("WHERE api_key_hash = $1")).bind(hash.to_hex());
-        within(query.fetch_optional(&self.reads))
+        with_deadline(query.fetch_optional(&self.reads))
             .await?
             .as_ref()
             .map(|row| self.read_product(row))
@@ -83,7 +87,7 @@ impl Registry {
     /// The product with this slug.
     pub(crate) async fn product_by_slug(&self, slug: &Slug) -> Result<Option<Product>, RegistryError> {
         let query = sqlx::query(select_product!("WHERE slug = $1")).bind(slug.as_str().to_owned());
-        within(query.fetch_optional(&self.reads))
+        with_deadline(query.fetch_optional(&self.reads))
             .await?
             .as_ref()
             .map(|row| self.read_product(row))
@@ -98,22 +102,23 @@ impl Registry {
         offset: i64,
     ) -> Result<(Vec<Product>, u64), RegistryError> {
         // One transaction: the page and the total are of the same moment.
-        let mut transaction = within(self.reads.begin()).await?;
+        let mut transaction = with_deadline(self.reads.begin()).await?;
         // Ids made later sort later.
-        let rows = within(
+        let rows = with_deadline(
             sqlx::query(select_product!("ORDER BY product_id LIMIT $1 OFFSET $2"))
                 .bind(limit)
                 .bind(offset)
                 .fetch_all(&mut *transaction),
         )
         .await?;
-        let total = within(sqlx::query("SELECT COUNT(*) FROM products").fetch_one(&mut *transaction)).await?;
-        within(transaction.commit()).await?;
+        let total =
+            with_deadline(sqlx::query("SELECT COUNT(*) FROM products").fetch_one(&mut *transaction)).await?;
+        with_deadline(transaction.commit()).await?;
         let mut products = Vec::with_capacity(rows.len());
         for row in &rows {
             match self.read_product(row) {
                 Err(RegistryError::Unreadable { column }) => {
-                    self.set_aside.name("product", &row.try_get::<String, _>(0)?, column);
+                    self.unreadable_rows.log_once("product", &row.try_get::<String, _>(0)?, column);
                 }
                 product => products.push(product?),
             }
@@ -127,13 +132,13 @@ impl Registry {
         &self,
         product_id: ProductId,
         policy: &Policy,
-        entry: impl FnOnce(&Value) -> Entry,
+        entry: impl FnOnce(&Value) -> AuditEntry,
     ) -> Result<Option<Product>, RegistryError> {
-        let mut ledger = match self.ledger(product_id, 1).await {
+        let mut ledger = match self.begin_product_tx(product_id, 1).await {
             Err(RegistryError::ProductGone) => return Ok(None),
             ledger => ledger?,
         };
-        let row = within(
+        let row = with_deadline(
             sqlx::query(select_product!("WHERE product_id = $1"))
                 .bind(product_id.to_string())
                 .fetch_one(ledger.connection()),
@@ -143,9 +148,9 @@ impl Registry {
         // As it was stored: also what this version cannot read goes on record.
         let before: String = row.try_get(3)?;
         let entry = entry(&serde_json::from_str(&before).unwrap_or(Value::String(before)));
-        within(
+        with_deadline(
             sqlx::query("UPDATE products SET policy = $1, updated_at = $2 WHERE product_id = $3")
-                .bind(text(policy)?)
+                .bind(policy_json(policy)?)
                 .bind(entry.at.unix_ms())
                 .bind(product_id.to_string())
                 .execute(ledger.connection()),
@@ -159,16 +164,16 @@ impl Registry {
     }
 
     /// A product once nothing that was begun before changes it any more; none if there is no such product.
-    pub(crate) async fn product_at_rest(
+    pub(crate) async fn product_after_pending_changes(
         &self,
         product_id: ProductId,
     ) -> Result<Option<Product>, RegistryError> {
-        let mut ledger = match self.ledger(product_id, 0).await {
+        let mut ledger = match self.begin_product_tx(product_id, 0).await {
             Err(RegistryError::ProductGone) => return Ok(None),
             ledger => ledger?,
         };
         let query = sqlx::query(select_product!("WHERE product_id = $1")).bind(product_id.to_string());
-        let row = within(query.fetch_one(ledger.connection())).await?;
+        let row = with_deadline(query.fetch_one(ledger.connection())).await?;
         self.read_product(&row).map(Some)
     }
 
@@ -192,15 +197,23 @@ impl Registry {
     pub(super) fn stored_policy(&self, product_id: &str, text: &str) -> Policy {
         let StoredPolicy { policy, unknown, unreadable } = StoredPolicy::read(text);
         for field in unknown {
-            self.set_aside.name("product, whose other limits hold,", product_id, &format!("policy.{field}"));
+            self.unreadable_rows.log_once(
+                "product, whose other limits hold,",
+                product_id,
+                &format!("policy.{field}"),
+            );
         }
         for field in unreadable {
-            self.set_aside.name("product, which is suspended,", product_id, &format!("policy.{field}"));
+            self.unreadable_rows.log_once(
+                "product, which is suspended,",
+                product_id,
+                &format!("policy.{field}"),
+            );
         }
         policy
     }
 }
 
-fn text(policy: &Policy) -> Result<String, RegistryError> {
+fn policy_json(policy: &Policy) -> Result<String, RegistryError> {
     serde_json::to_string(policy).map_err(|_| RegistryError::Unreadable { column: "policy" })
 }

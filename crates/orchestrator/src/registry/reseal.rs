@@ -2,14 +2,14 @@
 
 use sqlx::{AnyConnection, Row as _};
 
-use super::access::within;
-use super::meta::{CANARY, DEPLOYMENT_ID};
-use super::{Lock, Registry, RegistryError};
+use super::access::with_deadline;
+use super::meta::{DEPLOYMENT_ID, KEY_CHECK};
+use super::{Registry, RegistryError, RegistryLock};
 use crate::keys::{KeyError, Purpose};
 
 /// A secret as the registry holds it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sealed<'a> {
+pub(crate) struct SealedSecret<'a> {
     /// What it is bound to.
     pub(crate) owner: &'a str,
     pub(crate) purpose: Purpose,
@@ -39,41 +39,41 @@ impl From<sqlx::Error> for ResealError {
 }
 
 /// How many engines are read at a time.
-const PAGE: i64 = 500;
+const PAGE_SIZE: i64 = 500;
 
 pub(super) const NEXT_ENGINES: &str = "SELECT engine_id, sealed_key, sealed_secrets_key, pending_key \
     FROM engines WHERE engine_id > $1 ORDER BY engine_id LIMIT $2";
 
 impl Registry {
     /// The canary; none if no orchestrator has used this registry yet.
-    pub(crate) async fn canary(&self) -> Result<Option<String>, RegistryError> {
-        let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(CANARY);
-        Ok(within(query.fetch_optional(&self.reads)).await?.map(|row| row.try_get(0)).transpose()?)
+    pub(crate) async fn key_check(&self) -> Result<Option<String>, RegistryError> {
+        let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(KEY_CHECK);
+        Ok(with_deadline(query.fetch_optional(&self.reads)).await?.map(|row| row.try_get(0)).transpose()?)
     }
 
-    /// Seals `canary` and the secrets of all engines as `anew` does. Returns how many engines there are, and whether
+    /// Seals `key_check` and the secrets of all engines as `anew` does. Returns how many engines there are, and whether
     /// nothing of the old is left in the file.
     pub(crate) async fn reseal(
         &self,
-        canary: &str,
-        anew: impl Fn(Sealed<'_>) -> Result<String, KeyError>,
+        key_check: &str,
+        anew: impl Fn(SealedSecret<'_>) -> Result<String, KeyError>,
     ) -> Result<(u64, bool), ResealError> {
         let mut transaction = self.begin().await?;
         let anew = |owner: &str, purpose, text: &str| {
-            anew(Sealed { owner, purpose, text })
+            anew(SealedSecret { owner, purpose, text })
                 .map_err(|error| ResealError::Secret { owner: owner.to_owned(), error })
         };
-        within(
+        with_deadline(
             sqlx::query("UPDATE meta SET value = $1 WHERE name = $2")
-                .bind(anew(DEPLOYMENT_ID, Purpose::Canary, canary)?)
-                .bind(CANARY)
+                .bind(anew(DEPLOYMENT_ID, Purpose::KeyCheck, key_check)?)
+                .bind(KEY_CHECK)
                 .execute(&mut *transaction),
         )
         .await?;
         let (mut engines, mut last) = (0, String::new());
         loop {
-            let page = sqlx::query(NEXT_ENGINES).bind(last.clone()).bind(PAGE);
-            let page = within(page.fetch_all(&mut *transaction)).await?;
+            let page = sqlx::query(NEXT_ENGINES).bind(last.clone()).bind(PAGE_SIZE);
+            let page = with_deadline(page.fetch_all(&mut *transaction)).await?;
             if page.is_empty() {
                 break;
             }
@@ -81,7 +81,7 @@ impl Registry {
                 let engine_id: String = row.try_get(0)?;
                 let (key, secrets_key): (String, String) = (row.try_get(1)?, row.try_get(2)?);
                 let pending: Option<String> = row.try_get(3)?;
-                let secrets = Secrets {
+                let secrets = ResealedSecrets {
                     key: anew(&engine_id, Purpose::EngineKey, &key)?,
                     secrets_key: anew(&engine_id, Purpose::EngineSecrets, &secrets_key)?,
                     pending: pending.map(|key| anew(&engine_id, Purpose::EngineKey, &key)).transpose()?,
@@ -91,7 +91,7 @@ impl Registry {
                 last = engine_id;
             }
         }
-        within(transaction.commit()).await?;
+        with_deadline(transaction.commit()).await?;
         let wiped = self.wipe().await.is_ok();
         Ok((engines, wiped))
     }
@@ -101,8 +101,10 @@ impl Registry {
     async fn wipe(&self) -> Result<(), sqlx::Error> {
         let mut connection = self.writes.acquire().await?;
         let statements: &[&str] = match &self.lock {
-            Lock::File { .. } => &["VACUUM"],
-            Lock::Session(_) => &["SET statement_timeout = 0", "VACUUM FULL engines", "VACUUM FULL meta"],
+            RegistryLock::File { .. } => &["VACUUM"],
+            RegistryLock::Session(_) => {
+                &["SET statement_timeout = 0", "VACUUM FULL engines", "VACUUM FULL meta"]
+            }
         };
         for statement in statements {
             sqlx::raw_sql(*statement).execute(&mut *connection).await?;
@@ -112,16 +114,16 @@ impl Registry {
 }
 
 /// An engine's secrets, sealed anew.
-struct Secrets {
+struct ResealedSecrets {
     key: String,
     secrets_key: String,
     /// The key to come, where a rotation is under way.
     pending: Option<String>,
 }
 
-impl Secrets {
+impl ResealedSecrets {
     async fn write(self, connection: &mut AnyConnection, engine_id: &str) -> Result<(), sqlx::Error> {
-        within(
+        with_deadline(
             sqlx::query(
                 "UPDATE engines SET sealed_key = $1, sealed_secrets_key = $2, pending_key = $3 \
              WHERE engine_id = $4",

@@ -8,7 +8,7 @@ use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use sqlx::postgres::PgRow;
 
-use super::{RegistryError, Seat};
+use super::{EngineOwner, RegistryError};
 use crate::backend::{Instance, Target};
 use crate::fleet::lifecycle::Change;
 
@@ -29,7 +29,7 @@ pub(super) use select_engines;
 #[derive(Clone, Debug)]
 pub(crate) struct EngineRow {
     pub(crate) engine_id: EngineId,
-    pub(crate) seat: Seat,
+    pub(crate) owner: EngineOwner,
     pub(crate) status: EngineStatus,
     /// The settled state before `destroying`; none if there was none.
     pub(crate) prior_status: Option<EngineStatus>,
@@ -70,7 +70,7 @@ impl EngineRow {
         }
     }
 
-    pub(super) fn read(row: &impl Source) -> Result<Self, RegistryError> {
+    pub(super) fn read(row: &impl ColumnSource) -> Result<Self, RegistryError> {
         let text =
             |at, name| Ok::<_, RegistryError>(Column { name, value: row.text(at)?.map(str::to_owned) });
         let integer = |at, name| Ok::<_, RegistryError>(Column { name, value: row.integer(at)? });
@@ -78,7 +78,7 @@ impl EngineRow {
         let moment = |ms| Some(Timestamp::from_unix_ms(ms));
         Ok(Self {
             engine_id: text(0, "engine_id")?.parsed()?,
-            seat: Seat {
+            owner: EngineOwner {
                 product_id: text(1, "product_id")?.parsed()?,
                 user_id: text(2, "user_id")?.required(|text| UserId::new(text).ok())?,
             },
@@ -103,14 +103,14 @@ impl EngineRow {
 
 /// A row that any of the drivers read. By position: the hot read has eighteen columns, and names would be looked up
 /// each time.
-pub(super) trait Source {
+pub(super) trait ColumnSource {
     /// The text in column `at`.
     fn text(&self, at: usize) -> Result<Option<&str>, RegistryError>;
     /// The integer in column `at`.
     fn integer(&self, at: usize) -> Result<Option<i64>, RegistryError>;
 }
 
-impl Source for AnyRow {
+impl ColumnSource for AnyRow {
     fn text(&self, at: usize) -> Result<Option<&str>, RegistryError> {
         Ok(self.try_get(at)?)
     }
@@ -120,7 +120,7 @@ impl Source for AnyRow {
     }
 }
 
-impl Source for PgRow {
+impl ColumnSource for PgRow {
     fn text(&self, at: usize) -> Result<Option<&str>, RegistryError> {
         Ok(self.try_get(at)?)
     }
@@ -130,7 +130,7 @@ impl Source for PgRow {
     }
 }
 
-impl Source for rusqlite::Row<'_> {
+impl ColumnSource for rusqlite::Row<'_> {
     fn text(&self, at: usize) -> Result<Option<&str>, RegistryError> {
         Ok(self.get_ref(at)?.as_str_or_null().map_err(rusqlite::Error::from)?)
     }

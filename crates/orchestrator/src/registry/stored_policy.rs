@@ -28,9 +28,9 @@ impl StoredPolicy {
         };
         let (mut readable, mut unknown, mut unreadable) = (Map::new(), Vec::new(), Vec::new());
         for (name, value) in stored {
-            if parse(&name, value.clone()).is_some() {
+            if parse_field(&name, value.clone()).is_some() {
                 readable.insert(name, value);
-            } else if parse(&name, Value::Null).is_some() {
+            } else if parse_field(&name, Value::Null).is_some() {
                 unreadable.push(name);
             } else {
                 unknown.push(name);
@@ -52,7 +52,7 @@ impl StoredPolicy {
 }
 
 /// A policy of this one field; none if it is refused. `null` stands for absent in every field that there is.
-fn parse(name: &str, value: Value) -> Option<Policy> {
+fn parse_field(name: &str, value: Value) -> Option<Policy> {
     serde_json::from_value(Value::Object(Map::from_iter([(name.to_owned(), value)]))).ok()
 }
 

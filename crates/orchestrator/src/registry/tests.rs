@@ -1,6 +1,6 @@
 //! The registry by itself: the ledger's chain, compare-and-swap, quota and ports under concurrency.
 
-mod figures;
+mod metrics;
 mod plans;
 mod postgres;
 mod verifying;
@@ -19,14 +19,14 @@ use super::*;
 use crate::backend::Instance;
 use crate::config::{DatabaseUrl, PortRange};
 use crate::fleet::lifecycle::Change;
-use crate::testing::{TestDatabase, is_about_sqlite, on_postgres};
+use crate::testing::{TestDatabase, on_postgres, skip_unless_sqlite};
 
 const NOW: Timestamp = Timestamp::from_unix_ms(1_795_174_231_042);
 
 struct Fixture {
     registry: Registry,
     product_id: ProductId,
-    ports: PortRule,
+    ports: PortAllocator,
     folder: tempfile::TempDir,
     database: TestDatabase,
 }
@@ -40,23 +40,23 @@ impl Fixture {
 
     /// One on the server; none, with the reason told, if there is no server.
     async fn on_server() -> Option<Self> {
-        let database = TestDatabase::on_server().await?;
+        let database = TestDatabase::create_on_test_server().await?;
         Some(Self::at(tempfile::tempdir().unwrap(), database).await)
     }
 
     async fn at(folder: tempfile::TempDir, database: TestDatabase) -> Self {
         let registry = Registry::open(database.url(), NOW).await.unwrap();
         let product = Product { policy: Policy::default(), ..product("demo") };
-        let entry = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+        let entry = AuditEntry { engine: None, ..entry(EngineId::new(), Event::Register) };
         assert!(registry.register(&product, &entry).await.unwrap());
-        let ports = PortRule::new(PortRange::new(9_001, 9_020).unwrap(), |_| true);
+        let ports = PortAllocator::new(PortRange::new(9_001, 9_020).unwrap(), |_| true);
         Self { registry, product_id: product.product_id, ports, folder, database }
     }
 
     fn new_engine(&self, user: &str) -> NewEngine {
         NewEngine {
             engine_id: EngineId::new(),
-            seat: Seat { product_id: self.product_id, user_id: UserId::new(user).unwrap() },
+            owner: EngineOwner { product_id: self.product_id, user_id: UserId::new(user).unwrap() },
             key_hash: EngineKey::generate().unwrap().hash(),
             sealed_key: "sealed".into(),
             sealed_secrets_key: "sealed too".into(),
@@ -66,21 +66,22 @@ impl Fixture {
         }
     }
 
-    async fn claim_seat(&self, user: &str) -> Result<EngineRow, Refused> {
+    async fn claim_new_engine(&self, user: &str) -> Result<EngineRow, ClaimRefused> {
         let engine = self.new_engine(user);
-        self.registry.claim_seat(&engine, &claim(Change::Provision), &self.ports).await.unwrap()
+        self.registry.claim_new_engine(&engine, &claim(Change::Provision), &self.ports).await.unwrap()
     }
 
     /// Gives the product this policy.
     async fn limit(&self, policy: Policy) {
-        let entry = Entry { engine: None, ..entry(EngineId::new(), Event::PolicyUpdate) };
+        let entry = AuditEntry { engine: None, ..entry(EngineId::new(), Event::PolicyUpdate) };
         self.registry.replace_policy(self.product_id, &policy, |_| entry).await.unwrap().unwrap();
     }
 
     /// An engine at rest in `status`, or running.
     async fn settled(&self, user: &str, status: EngineStatus) -> EngineRow {
-        let row = self.claim_seat(user).await.unwrap();
-        let next = if status == EngineStatus::Running { running(&row) } else { Next::AtRest(status) };
+        let row = self.claim_new_engine(user).await.unwrap();
+        let next =
+            if status == EngineStatus::Running { running(&row) } else { NextState::NotRunning(status) };
         let entry = entry(row.engine_id, Event::Provision);
         self.registry.settle(&row, next, Some(&entry)).await.unwrap().unwrap()
     }
@@ -108,17 +109,17 @@ fn claim(change: Change) -> Claim {
     Claim { change, pending: None, image: None, default_image, owner: "this process".into(), deadline: NOW }
 }
 
-fn entry(engine_id: EngineId, event: Event) -> Entry {
+fn entry(engine_id: EngineId, event: Event) -> AuditEntry {
     let engine = Some((engine_id, UserId::new("ann").unwrap()));
-    Entry { at: NOW, event, engine, duration_ms: Some(7), detail: json!({"reason": "test"}) }
+    AuditEntry { at: NOW, event, engine, duration_ms: Some(7), detail: json!({"reason": "test"}) }
 }
 
-fn running(row: &EngineRow) -> Next {
-    Next::Running {
+fn running(row: &EngineRow) -> NextState {
+    NextState::Running {
         instance: Instance::new("1"),
         image: row.engine_version.clone(),
         health_at: NOW,
-        wanted: true,
+        on_demand: true,
     }
 }
 
@@ -138,7 +139,7 @@ async fn a_products_rows_are_numbered_and_chained() {
     for (id, row) in (1_i64..).zip(&rows) {
         let engine_id: Option<String> = row.get(2);
         let event = if engine_id.is_some() { Event::Provision } else { Event::Register };
-        let written = Entry {
+        let written = AuditEntry {
             at: NOW,
             event,
             engine: engine_id.map(|id| (id.parse().unwrap(), UserId::new(row.get::<String, _>(3)).unwrap())),
@@ -149,7 +150,7 @@ async fn a_products_rows_are_numbered_and_chained() {
         let hash: String = row.get(6);
         assert_eq!(written.hash(fixture.product_id, id, &before), hash);
         // Anything else hashes otherwise.
-        let other = Entry { duration_ms: None, ..written.clone() };
+        let other = AuditEntry { duration_ms: None, ..written.clone() };
         assert_ne!(other.hash(fixture.product_id, id, &before), hash);
         assert_ne!(written.hash(fixture.product_id, id + 1, &before), hash);
         assert_ne!(written.hash(ProductId::new(), id, &before), hash);
@@ -184,22 +185,22 @@ async fn a_change_made_on_an_old_view_fails_whole() {
     let seen = fixture.settled("ann", EngineStatus::Running).await;
     let stop = claim(Change::Stop);
     let row = fixture.registry.claim(&seen, &stop, None).await.unwrap().unwrap();
-    assert_eq!(fixture.registry.claim(&seen, &stop, None).await.unwrap().unwrap_err(), Refused::Stale);
+    assert_eq!(fixture.registry.claim(&seen, &stop, None).await.unwrap().unwrap_err(), ClaimRefused::Stale);
     // A claimed engine is claimed by no one else but a delete.
-    assert_eq!(fixture.registry.claim(&row, &stop, None).await.unwrap().unwrap_err(), Refused::Stale);
+    assert_eq!(fixture.registry.claim(&row, &stop, None).await.unwrap().unwrap_err(), ClaimRefused::Stale);
     let taken = fixture.registry.claim(&row, &claim(Change::Destroy), None).await.unwrap().unwrap();
     assert_eq!((taken.status, taken.prior_status), (EngineStatus::Destroying, Some(EngineStatus::Running)));
     // The overtaken one settles nothing, its audit row included.
     let entry = entry(row.engine_id, Event::Stop);
-    let next = Next::AtRest(EngineStatus::Stopped);
+    let next = NextState::NotRunning(EngineStatus::Stopped);
     let lost = fixture.registry.settle(&row, next, Some(&entry)).await.unwrap_err();
     assert!(matches!(lost, RegistryError::ClaimLost { .. }));
     let count = sqlx::query("SELECT COUNT(*) FROM audit_log").fetch_one(&fixture.pool().await).await.unwrap();
     assert_eq!(count.get::<i64, _>(0), 2);
-    let read = fixture.registry.engine(&seen.seat).await.unwrap().unwrap();
+    let read = fixture.registry.engine(&seen.owner).await.unwrap().unwrap();
     assert_eq!((read.generation, read.claim), (taken.generation, Some(Change::Destroy)));
-    assert!(fixture.registry.settle(&taken, Next::Gone, None).await.unwrap().is_none());
-    assert!(fixture.registry.engine(&seen.seat).await.unwrap().is_none());
+    assert!(fixture.registry.settle(&taken, NextState::Removed, None).await.unwrap().is_none());
+    assert!(fixture.registry.engine(&seen.owner).await.unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -208,7 +209,7 @@ async fn lesson_o11_two_hundred_claims_at_once_never_exceed_a_quota_of_ten() {
     fixture.limit(Policy { max_engines: Some(10), ..Policy::default() }).await;
     let claims = (0..200).map(|user| {
         let fixture = Arc::clone(&fixture);
-        tokio::spawn(async move { fixture.claim_seat(&format!("u{user}")).await })
+        tokio::spawn(async move { fixture.claim_new_engine(&format!("u{user}")).await })
     });
     let mut ports = HashSet::new();
     let mut refused = 0;
@@ -216,7 +217,7 @@ async fn lesson_o11_two_hundred_claims_at_once_never_exceed_a_quota_of_ten() {
         match claimed.unwrap() {
             Ok(row) => assert!(ports.insert(row.port.unwrap()), "a port was leased twice"),
             Err(refusal) => {
-                assert_eq!(refusal, Refused::Quota { max_engines: 10 });
+                assert_eq!(refusal, ClaimRefused::Quota { max_engines: 10 });
                 refused += 1;
             }
         }
@@ -229,7 +230,7 @@ async fn of_many_claims_of_one_seat_one_wins() {
     let fixture = Arc::new(Fixture::new().await);
     let claims = (0..30).map(|_| {
         let fixture = Arc::clone(&fixture);
-        tokio::spawn(async move { fixture.claim_seat("ann").await })
+        tokio::spawn(async move { fixture.claim_new_engine("ann").await })
     });
     let claims = join_all(claims).await;
     assert_eq!(claims.iter().filter(|claimed| claimed.as_ref().unwrap().is_ok()).count(), 1);
@@ -241,9 +242,9 @@ async fn ports_come_in_turn_and_last_ones_first() {
     let ann = fixture.settled("ann", EngineStatus::Stopped).await;
     let bob = fixture.settled("bob", EngineStatus::Running).await;
     assert_eq!((ann.port, bob.port), (Some(9_001), Some(9_002)));
-    fixture.registry.settle(&bob, Next::Gone, None).await.unwrap();
+    fixture.registry.settle(&bob, NextState::Removed, None).await.unwrap();
     // The port just given up is not at once another user's.
-    assert_eq!(fixture.claim_seat("eve").await.unwrap().port, Some(9_003));
+    assert_eq!(fixture.claim_new_engine("eve").await.unwrap().port, Some(9_003));
     let again = fixture.registry.claim(&ann, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
     assert_eq!(again.unwrap().port, Some(9_001));
 }
@@ -260,24 +261,24 @@ async fn a_full_range_takes_from_those_at_rest_and_never_from_those_that_run() {
     let starting =
         fixture.registry.claim(&failed, &claim(Change::Start), Some(&fixture.ports)).await.unwrap();
     assert_eq!(starting.unwrap().port, failed.port);
-    assert_eq!(fixture.claim_seat("taker").await.unwrap().port, rests.port);
-    assert_eq!(fixture.registry.engine(&rests.seat).await.unwrap().unwrap().port, None);
-    assert_eq!(fixture.claim_seat("late").await.unwrap_err(), Refused::NoPort);
+    assert_eq!(fixture.claim_new_engine("taker").await.unwrap().port, rests.port);
+    assert_eq!(fixture.registry.engine(&rests.owner).await.unwrap().unwrap().port, None);
+    assert_eq!(fixture.claim_new_engine("late").await.unwrap_err(), ClaimRefused::NoPort);
     let refused = fixture.registry.claim(&rests, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
-    assert_eq!(refused.unwrap_err(), Refused::NoPort);
-    assert_eq!(fixture.registry.engine(&rests.seat).await.unwrap().unwrap().claim, None);
+    assert_eq!(refused.unwrap_err(), ClaimRefused::NoPort);
+    assert_eq!(fixture.registry.engine(&rests.owner).await.unwrap().unwrap().claim, None);
 }
 
 #[tokio::test]
 async fn ports_that_something_else_holds_are_skipped() {
     let fixture = Fixture::new().await;
-    let held = PortRule::new(PortRange::new(9_001, 9_005).unwrap(), |port| port == 9_004);
+    let held = PortAllocator::new(PortRange::new(9_001, 9_005).unwrap(), |port| port == 9_004);
     let lease = async |user| {
         let engine = fixture.new_engine(user);
-        fixture.registry.claim_seat(&engine, &claim(Change::Provision), &held).await.unwrap()
+        fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &held).await.unwrap()
     };
     assert_eq!(lease("ann").await.unwrap().port, Some(9_004));
-    assert_eq!(lease("bob").await.unwrap_err(), Refused::NoPort);
+    assert_eq!(lease("bob").await.unwrap_err(), ClaimRefused::NoPort);
 }
 
 #[tokio::test]
@@ -287,15 +288,15 @@ async fn many_engines_move_in_few_transactions_and_changed_ones_are_left_out() {
     for user in ["ann", "bob", "eve"] {
         let row = fixture.settled(user, EngineStatus::Running).await;
         let entry = entry(row.engine_id, Event::Crash);
-        moves.push(Move { row, next: Next::Failed { restart_at: Some(NOW), restarts: 0 }, entry });
+        moves.push(EngineMove { row, next: NextState::Failed { restart_at: Some(NOW), restarts: 0 }, entry });
     }
     fixture.registry.claim(&moves[1].row, &claim(Change::Stop), None).await.unwrap().unwrap();
     let settled = fixture.registry.settle_all(fixture.product_id, &moves).await.unwrap();
     assert_eq!(settled.iter().map(|row| row.restart_at).collect::<Vec<_>>(), [Some(NOW); 2]);
     let mut states = HashMap::new();
-    for Move { row, .. } in &moves {
-        let read = fixture.registry.engine(&row.seat).await.unwrap().unwrap();
-        states.insert(read.seat.user_id.as_str().to_owned(), read.status.as_str());
+    for EngineMove { row, .. } in &moves {
+        let read = fixture.registry.engine(&row.owner).await.unwrap().unwrap();
+        states.insert(read.owner.user_id.as_str().to_owned(), read.status.as_str());
     }
     assert_eq!(
         states,
@@ -305,7 +306,7 @@ async fn many_engines_move_in_few_transactions_and_changed_ones_are_left_out() {
 
 #[tokio::test]
 async fn lesson_o12_the_hot_reads_use_an_index() {
-    if is_about_sqlite("query plans") {
+    if skip_unless_sqlite("query plans") {
         return;
     }
     let fixture = Fixture::new().await;
@@ -334,8 +335,8 @@ async fn lesson_o12_the_hot_reads_use_an_index() {
 #[tokio::test]
 async fn facts_are_kept_from_the_first_time_on() {
     let fixture = Fixture::new().await;
-    assert_eq!(fixture.registry.fact("colour", "red").await.unwrap(), "red");
-    assert_eq!(fixture.registry.fact("colour", "blue").await.unwrap(), "red");
+    assert_eq!(fixture.registry.get_or_insert_meta("colour", "red").await.unwrap(), "red");
+    assert_eq!(fixture.registry.get_or_insert_meta("colour", "blue").await.unwrap(), "red");
 }
 
 async fn refusal(database: &DatabaseUrl) -> OpenRegistryError {
@@ -366,7 +367,7 @@ async fn what_is_no_registry_of_ours_is_refused() {
     fixture.registry.close().await;
     drop(fixture.registry);
     let newer = refusal(fixture.database.url()).await;
-    assert!(matches!(newer, OpenRegistryError::Newer { found: 999, known: 2 }));
+    assert!(matches!(newer, OpenRegistryError::SchemaTooNew { found: 999, known: 2 }));
     let text = fixture.folder.path().join("notes.txt");
     std::fs::write(&text, "these are just some notes, and long enough to be read as a header".repeat(20))
         .unwrap();
@@ -382,7 +383,7 @@ async fn any_path_will_do_and_the_file_is_private() {
     let folder = tempfile::tempdir().unwrap();
     let database = folder.path().join("new folder/50% of? ünïcödé #1.db");
     let registry = Registry::open(&DatabaseUrl::Sqlite(database.clone()), NOW).await.unwrap();
-    registry.fact("colour", "red").await.unwrap();
+    registry.get_or_insert_meta("colour", "red").await.unwrap();
     for suffix in ["", "-wal", ".lock"] {
         let path = format!("{}{suffix}", database.display());
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
@@ -397,6 +398,9 @@ async fn a_file_with_other_tables_is_refused_and_left_as_it_was() {
     rusqlite::Connection::open(&path).unwrap().execute_batch("CREATE TABLE notes (text TEXT)").unwrap();
     let before = std::fs::read(&path).unwrap();
     let refused = refusal(&DatabaseUrl::Sqlite(path.clone())).await;
-    assert!(matches!(&refused, OpenRegistryError::Foreign { table } if table == "notes"), "{refused:?}");
+    assert!(
+        matches!(&refused, OpenRegistryError::ForeignTables { table } if table == "notes"),
+        "{refused:?}"
+    );
     assert!(std::fs::read(&path).unwrap() == before);
 }

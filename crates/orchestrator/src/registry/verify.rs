@@ -9,27 +9,28 @@ use futures::TryStreamExt as _;
 use sqlx::any::{AnyConnectOptions, AnyRow};
 use sqlx::{AnyConnection, ConnectOptions as _, Connection as _, Row as _};
 
-use super::access::within;
-use super::chain::{Link, NO_HASH};
+use super::access::with_deadline;
+use super::hash_chain::{ChainedRow, GENESIS_HASH};
 use super::meta::DEPLOYMENT_ID;
 use super::open::{
-    Database, OpenRegistryError, drivers, has_meta, is_known, known_version, refuse_foreign, url,
+    DatabaseKind, OpenRegistryError, has_meta_table, install_drivers, is_supported_schema, reject_foreign,
+    sqlite_url, supported_schema_version,
 };
 use super::postgres;
 use crate::config::DatabaseUrl;
 
 /// One product's ledger, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
+pub struct VerifiedProduct {
     /// The product's id.
     pub product_id: String,
     /// How many rows its ledger has; or the first of them that is not as it was written.
-    pub rows: Result<i64, Break>,
+    pub rows: Result<i64, ChainBreak>,
 }
 
 /// Where a ledger is not as it was written, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Break {
+pub enum ChainBreak {
     /// An id is left out or stands out of order.
     #[error("row {id} is missing: row {found} stands in its place")]
     Missing {
@@ -52,7 +53,7 @@ pub enum Break {
     },
     /// The last rows are gone.
     #[error("row {id} is missing, with all after it: the ledger had {had} rows")]
-    Cut {
+    Truncated {
         /// The first row that is missing.
         id: i64,
         /// How many rows there were.
@@ -68,7 +69,7 @@ pub enum Break {
     },
     /// The last row is another than the product's own record says.
     #[error("row {id} is not the last row that was written: the product has another hash")]
-    OtherEnd {
+    WrongLastHash {
         /// The last row.
         id: i64,
     },
@@ -94,7 +95,7 @@ pub enum VerifyError {
     },
     /// It is no registry, or one of a later version.
     #[error("{database} is not a registry that this version of roundhouse can check")]
-    Unknown {
+    NotARegistry {
         /// The registry.
         database: DatabaseUrl,
     },
@@ -110,16 +111,16 @@ pub enum VerifyError {
 }
 
 /// Checks the ledgers of all products in `database`, and tells `report` of each.
-pub async fn verify(database: &DatabaseUrl, report: impl FnMut(Checked)) -> Result<(), VerifyError> {
+pub async fn verify(database: &DatabaseUrl, report: impl FnMut(VerifiedProduct)) -> Result<(), VerifyError> {
     let unreadable = |source| VerifyError::Unreadable { database: database.clone(), source };
     // SQLite does not say why it cannot open a file.
     if let DatabaseUrl::Sqlite(path) = database {
         std::fs::File::open(path).map_err(|error| unreadable(error.into()))?;
     }
-    match check(database, report).await {
+    match verify_products(database, report).await {
         Ok(true) => Ok(()),
         Ok(false) | Err(OpenRegistryError::Corrupt(_)) => {
-            Err(VerifyError::Unknown { database: database.clone() })
+            Err(VerifyError::NotARegistry { database: database.clone() })
         }
         Err(OpenRegistryError::Unreachable(error)) => Err(unreadable(error.into())),
         Err(error) => Err(VerifyError::Database { database: database.clone(), source: Box::new(error) }),
@@ -139,14 +140,15 @@ pub(crate) struct Inventory {
 
 /// The inventory of `database`, read beside whoever holds it; none if it is no registry.
 pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory>, OpenRegistryError> {
-    let (mut connection, database) = connect(database).await?;
-    if !is_known(&mut connection, database).await? {
+    let (mut connection, database) = connect_read_only(database).await?;
+    if !is_supported_schema(&mut connection, database).await? {
         return Ok(None);
     }
-    let fact = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(DEPLOYMENT_ID);
-    let deployment_id = fact.fetch_optional(&mut connection).await?.map(|row| row.try_get(0)).transpose()?;
+    let get_or_insert_meta = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(DEPLOYMENT_ID);
+    let deployment_id =
+        get_or_insert_meta.fetch_optional(&mut connection).await?.map(|row| row.try_get(0)).transpose()?;
     let mut inventory = Inventory { deployment_id, engines: HashSet::new(), settled: HashSet::new() };
-    for row in sqlx::query(ENGINES).fetch_all(&mut connection).await? {
+    for row in sqlx::query(SELECT_ENGINE_STATUSES).fetch_all(&mut connection).await? {
         let (engine_id, status): (String, String) = (row.try_get(0)?, row.try_get(1)?);
         if !["provisioning", "destroying"].contains(&&*status) {
             inventory.settled.insert(engine_id.clone());
@@ -158,57 +160,62 @@ pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory
 }
 
 /// A connection that can only read.
-async fn connect(database: &DatabaseUrl) -> Result<(AnyConnection, Database), OpenRegistryError> {
-    drivers();
+async fn connect_read_only(
+    database: &DatabaseUrl,
+) -> Result<(AnyConnection, DatabaseKind), OpenRegistryError> {
+    install_drivers();
     match database {
         DatabaseUrl::Sqlite(path) => {
             let path = std::path::absolute(path).map_err(OpenRegistryError::Folder)?;
-            let options: AnyConnectOptions = url(&path, "ro").parse()?;
+            let options: AnyConnectOptions = sqlite_url(&path, "ro").parse()?;
             let mut connection = options.connect().await?;
             let settings = "PRAGMA query_only = ON; PRAGMA busy_timeout = 5000";
             sqlx::raw_sql(settings).execute(&mut connection).await?;
-            Ok((connection, Database::Sqlite))
+            Ok((connection, DatabaseKind::Sqlite))
         }
         DatabaseUrl::Postgres(url) => {
             let options: AnyConnectOptions = url.expose().parse()?;
-            let mut connection = within(options.connect()).await?;
-            postgres::read_only(&mut connection).await?;
-            Ok((connection, Database::Postgres))
+            let mut connection = with_deadline(options.connect()).await?;
+            postgres::set_read_only(&mut connection).await?;
+            Ok((connection, DatabaseKind::Postgres))
         }
     }
 }
 
 /// Whether `database` is a registry that this version can open, or empty. It looks beside whoever holds it.
 pub(crate) async fn check_usable(database: &DatabaseUrl) -> Result<(), OpenRegistryError> {
-    let (mut connection, kind) = connect(database).await?;
-    refuse_foreign(&mut connection, kind).await?;
-    if has_meta(&mut connection, kind).await? {
-        known_version(&mut connection).await?;
+    let (mut connection, kind) = connect_read_only(database).await?;
+    reject_foreign(&mut connection, kind).await?;
+    if has_meta_table(&mut connection, kind).await? {
+        supported_schema_version(&mut connection).await?;
     }
     Ok(())
 }
 
 /// Whether there is a registry at `database`, of whatever version.
-pub(crate) async fn is_there(database: &DatabaseUrl) -> Result<bool, OpenRegistryError> {
+pub(crate) async fn registry_exists(database: &DatabaseUrl) -> Result<bool, OpenRegistryError> {
     if let DatabaseUrl::Sqlite(path) = database {
         return Ok(path.exists());
     }
-    let (mut connection, database) = connect(database).await?;
-    Ok(has_meta(&mut connection, database).await?)
+    let (mut connection, database) = connect_read_only(database).await?;
+    Ok(has_meta_table(&mut connection, database).await?)
 }
 
 /// Whether it could be checked.
-async fn check(database: &DatabaseUrl, mut report: impl FnMut(Checked)) -> Result<bool, OpenRegistryError> {
-    let (mut connection, database) = connect(database).await?;
-    if !is_known(&mut connection, database).await? {
+async fn verify_products(
+    database: &DatabaseUrl,
+    mut report: impl FnMut(VerifiedProduct),
+) -> Result<bool, OpenRegistryError> {
+    let (mut connection, database) = connect_read_only(database).await?;
+    if !is_supported_schema(&mut connection, database).await? {
         return Ok(false);
     }
     // One snapshot: what is written meanwhile is not seen.
     let mut snapshot = connection.begin().await?;
     let mut last = String::new();
-    while let Some(product_id) = next(&mut snapshot, &last).await? {
-        let rows = ledger(&mut snapshot, &product_id).await?;
-        report(Checked { product_id: product_id.clone(), rows });
+    while let Some(product_id) = next_product_id(&mut snapshot, &last).await? {
+        let rows = verify_product(&mut snapshot, &product_id).await?;
+        report(VerifiedProduct { product_id: product_id.clone(), rows });
         last = product_id;
     }
     snapshot.rollback().await?;
@@ -216,16 +223,16 @@ async fn check(database: &DatabaseUrl, mut report: impl FnMut(Checked)) -> Resul
     Ok(true)
 }
 
-const ENGINES: &str = "SELECT engine_id, status FROM engines";
+const SELECT_ENGINE_STATUSES: &str = "SELECT engine_id, status FROM engines";
 pub(super) const NEXT_PRODUCT: &str = "SELECT MIN(product_id) FROM products WHERE product_id > $1";
-pub(super) const ROWS: &str = "SELECT id, at, engine_id, user_id, event, duration_ms, detail, hash \
+pub(super) const SELECT_AUDIT_ROWS: &str = "SELECT id, at, engine_id, user_id, event, duration_ms, detail, hash \
     FROM audit_log WHERE product_id = $1 ORDER BY id";
-pub(super) const NEXT_LEDGER: &str = "SELECT MIN(product_id) FROM audit_log WHERE product_id > $1";
+pub(super) const NEXT_AUDITED_PRODUCT: &str = "SELECT MIN(product_id) FROM audit_log WHERE product_id > $1";
 
 /// The product after `last` that is registered or has rows.
-async fn next(connection: &mut AnyConnection, last: &str) -> Result<Option<String>, sqlx::Error> {
+async fn next_product_id(connection: &mut AnyConnection, last: &str) -> Result<Option<String>, sqlx::Error> {
     let mut found: Vec<String> = Vec::new();
-    for statement in [NEXT_PRODUCT, NEXT_LEDGER] {
+    for statement in [NEXT_PRODUCT, NEXT_AUDITED_PRODUCT] {
         let row = sqlx::query(statement).bind(last.to_owned()).fetch_one(&mut *connection).await?;
         found.extend(row.try_get::<Option<String>, _>(0)?);
     }
@@ -233,43 +240,51 @@ async fn next(connection: &mut AnyConnection, last: &str) -> Result<Option<Strin
 }
 
 /// The number of a product's rows, or their first break.
-async fn ledger(connection: &mut AnyConnection, product_id: &str) -> Result<Result<i64, Break>, sqlx::Error> {
+async fn verify_product(
+    connection: &mut AnyConnection,
+    product_id: &str,
+) -> Result<Result<i64, ChainBreak>, sqlx::Error> {
     let end = sqlx::query("SELECT audit_seq, audit_hash FROM products WHERE product_id = $1")
         .bind(product_id.to_owned())
         .fetch_optional(&mut *connection)
         .await?;
     let end: Option<(i64, String)> =
         end.map(|end| Ok::<_, sqlx::Error>((end.try_get(0)?, end.try_get(1)?))).transpose()?;
-    let mut rows = sqlx::query(ROWS).bind(product_id.to_owned()).fetch(&mut *connection);
-    let (mut count, mut hash) = (0, NO_HASH.to_owned());
+    let mut rows = sqlx::query(SELECT_AUDIT_ROWS).bind(product_id.to_owned()).fetch(&mut *connection);
+    let (mut count, mut hash) = (0, GENESIS_HASH.to_owned());
     while let Some(row) = rows.try_next().await? {
         let id = row.try_get(0)?;
-        let Some((has, _)) = end else { return Ok(Err(Break::NoProduct { id })) };
+        let Some((has, _)) = end else { return Ok(Err(ChainBreak::NoProduct { id })) };
         if id != count + 1 {
-            return Ok(Err(Break::Missing { id: count + 1, found: id }));
+            return Ok(Err(ChainBreak::Missing { id: count + 1, found: id }));
         }
         if id > has {
-            return Ok(Err(Break::Added { id, has }));
+            return Ok(Err(ChainBreak::Added { id, has }));
         }
         // A column of another type than was ever written.
-        let Ok((expected, written)) = hashes(&row, product_id, id, &hash) else {
-            return Ok(Err(Break::Unreadable { id }));
+        let Ok((expected, written)) = expected_and_stored_hash(&row, product_id, id, &hash) else {
+            return Ok(Err(ChainBreak::Unreadable { id }));
         };
         if expected != written {
-            return Ok(Err(Break::Changed { id }));
+            return Ok(Err(ChainBreak::Changed { id }));
         }
         (count, hash) = (id, written);
     }
     Ok(match end {
-        Some((had, _)) if count < had => Err(Break::Cut { id: count + 1, had }),
-        Some((_, end)) if end != hash => Err(Break::OtherEnd { id: count }),
+        Some((had, _)) if count < had => Err(ChainBreak::Truncated { id: count + 1, had }),
+        Some((_, end)) if end != hash => Err(ChainBreak::WrongLastHash { id: count }),
         Some(_) | None => Ok(count),
     })
 }
 
 /// The hash that a row must have after one hashed `before`, and the one that it has.
-fn hashes(row: &AnyRow, product_id: &str, id: i64, before: &str) -> Result<(String, String), sqlx::Error> {
-    let link = Link {
+fn expected_and_stored_hash(
+    row: &AnyRow,
+    product_id: &str,
+    id: i64,
+    before: &str,
+) -> Result<(String, String), sqlx::Error> {
+    let link = ChainedRow {
         product_id,
         id,
         at: row.try_get(1)?,

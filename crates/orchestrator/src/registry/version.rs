@@ -3,7 +3,7 @@
 use contract::{EngineId, EngineImage, ProductId, Slug};
 use sqlx::Row as _;
 
-use super::access::within;
+use super::access::with_deadline;
 use super::row::{EngineRow, select_engines};
 use super::{Registry, RegistryError};
 
@@ -25,7 +25,7 @@ impl Registry {
         image: &EngineImage,
         pinned: bool,
     ) -> Result<(), RegistryError> {
-        let mut ledger = self.ledger(row.seat.product_id, 0).await?;
+        let mut ledger = self.begin_product_tx(row.owner.product_id, 0).await?;
         let set = sqlx::query(
             "UPDATE engines SET engine_version = $1, pinned = $2 \
              WHERE engine_id = $3 AND generation = $4 AND claim_kind IS NOT NULL",
@@ -34,20 +34,20 @@ impl Registry {
         .bind(i64::from(pinned))
         .bind(row.engine_id.to_string())
         .bind(row.generation);
-        if within(set.execute(ledger.connection())).await?.rows_affected() == 0 {
+        if with_deadline(set.execute(ledger.connection())).await?.rows_affected() == 0 {
             return Err(RegistryError::ClaimLost { engine_id: row.engine_id });
         }
         ledger.commit().await
     }
 
     /// How many engines of each product are on each image. Rows that cannot be read are left out.
-    pub(crate) async fn versions(&self) -> Result<Vec<VersionCount>, RegistryError> {
+    pub(crate) async fn version_counts(&self) -> Result<Vec<VersionCount>, RegistryError> {
         let query = sqlx::query(
             "SELECT e.product_id, p.slug, e.engine_version, e.pinned, COUNT(*) FROM engines e \
              JOIN products p ON p.product_id = e.product_id \
              GROUP BY e.product_id, p.slug, e.engine_version, e.pinned ORDER BY e.product_id, e.engine_version, e.pinned",
         );
-        let rows = within(query.fetch_all(&self.reads)).await?;
+        let rows = with_deadline(query.fetch_all(&self.reads)).await?;
         let mut counts = Vec::with_capacity(rows.len());
         for row in rows {
             let (product_id, slug, image): (String, String, String) =
@@ -65,7 +65,7 @@ impl Registry {
 
     /// Engines on `image`, of one product or of all, behind `after` in the order of their ids. Rows that cannot be read
     /// are set aside.
-    pub(crate) async fn engines_on(
+    pub(crate) async fn engines_on_image(
         &self,
         image: &EngineImage,
         product_id: Option<ProductId>,
@@ -80,6 +80,6 @@ impl Registry {
         .bind(after.map(|after| after.to_string()).unwrap_or_default())
         .bind(product_id.map(|product_id| product_id.to_string()).unwrap_or_default())
         .bind(limit);
-        self.set_aside.read(&within(query.fetch_all(&self.reads)).await?)
+        self.unreadable_rows.read_engines(&with_deadline(query.fetch_all(&self.reads)).await?)
     }
 }

@@ -30,8 +30,8 @@ impl Fixture {
         let database = TestDatabase::new(folder.path()).await;
         let registry = Registry::open(database.url(), now).await.unwrap();
         let old = vault(OLD);
-        let canary = old.seal(DEPLOYMENT_ID, Purpose::Canary, CANARY_SONG).unwrap();
-        registry.fact(crate::registry::CANARY, &canary).await.unwrap();
+        let key_check = old.seal(DEPLOYMENT_ID, Purpose::KeyCheck, KEY_CHECK_TEXT).unwrap();
+        registry.get_or_insert_meta(crate::registry::KEY_CHECK, &key_check).await.unwrap();
         registry.close().await;
         drop(registry);
         let mut fixture = Self { folder, database, engines: Vec::new() };
@@ -73,16 +73,16 @@ impl Fixture {
         self.database.pool().await
     }
 
-    async fn rekey(&self, old: &str, new: &str) -> Result<Rekeyed, RekeyError> {
+    async fn rekey(&self, old: &str, new: &str) -> Result<RekeyOutcome, RekeyError> {
         rekey(self.database.url(), old, new).await
     }
 
     /// Asserts that every secret opens under `key`, and is what it was.
     async fn assert_sealed_under(&self, key: &str) {
         let (vault, pool) = (vault(key), self.pool().await);
-        let canary =
+        let key_check =
             sqlx::query("SELECT value FROM meta WHERE name = 'canary'").fetch_one(&pool).await.unwrap();
-        assert!(sings(&vault, &canary.get::<String, _>(0)));
+        assert!(verifies(&vault, &key_check.get::<String, _>(0)));
         let rows =
             sqlx::query("SELECT sealed_key, sealed_secrets_key, pending_key FROM engines ORDER BY engine_id")
                 .fetch_all(&pool)
@@ -118,7 +118,7 @@ impl Fixture {
     }
 }
 
-async fn rekey(database: &DatabaseUrl, old: &str, new: &str) -> Result<Rekeyed, RekeyError> {
+async fn rekey(database: &DatabaseUrl, old: &str, new: &str) -> Result<RekeyOutcome, RekeyError> {
     let rekey = Rekey {
         database: database.clone(),
         new: MasterKey::parse(new).unwrap(),
@@ -133,7 +133,7 @@ async fn every_secret_is_sealed_anew_and_stays_what_it_was() {
     let fixture = Fixture::new(1_007).await;
     fixture.assert_sealed_under(OLD).await;
     let old = fixture.sealed().await;
-    assert_eq!(fixture.rekey(OLD, NEW).await.unwrap(), Rekeyed::Now { engines: 1_007, wiped: true });
+    assert_eq!(fixture.rekey(OLD, NEW).await.unwrap(), RekeyOutcome::Done { engines: 1_007, wiped: true });
     fixture.assert_sealed_under(NEW).await;
     // Nothing that the old key opens is left in the file.
     if !on_postgres() {
@@ -145,7 +145,7 @@ async fn every_secret_is_sealed_anew_and_stays_what_it_was() {
     // Again: it is done already, whatever the old key is said to be.
     let done = fixture.sealed().await;
     for old in [OLD, NEW, OTHER] {
-        assert_eq!(fixture.rekey(old, NEW).await.unwrap(), Rekeyed::Before);
+        assert_eq!(fixture.rekey(old, NEW).await.unwrap(), RekeyOutcome::AlreadyDone);
     }
     assert_eq!(fixture.sealed().await, done);
 }
@@ -187,7 +187,7 @@ async fn an_orchestrator_that_holds_the_registry_is_named() {
     held.close().await;
     drop(held);
     fixture.assert_sealed_under(OLD).await;
-    assert_eq!(fixture.rekey(OLD, NEW).await.unwrap(), Rekeyed::Now { engines: 1, wiped: true });
+    assert_eq!(fixture.rekey(OLD, NEW).await.unwrap(), RekeyOutcome::Done { engines: 1, wiped: true });
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn where_there_is_no_registry_none_is_made() {
     let database = DatabaseUrl::Sqlite(folder.path().join("nowhere.db"));
     assert!(matches!(rekey(&database, OLD, NEW).await.unwrap_err(), RekeyError::Missing { .. }));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    if let Some(empty) = TestDatabase::on_server().await {
+    if let Some(empty) = TestDatabase::create_on_test_server().await {
         assert!(matches!(rekey(empty.url(), OLD, NEW).await.unwrap_err(), RekeyError::Missing { .. }));
         let tables = "SELECT COUNT(*) FROM pg_tables WHERE schemaname = 'public'";
         let tables = sqlx::query(tables).fetch_one(&empty.pool().await).await.unwrap();

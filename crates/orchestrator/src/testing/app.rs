@@ -18,10 +18,12 @@ use sqlx::Row as _;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt as _;
 
-use super::{FaultBackend, Seen, TestDatabase, on_postgres};
-use crate::backend::{DataRoot, Launch};
-use crate::config::{BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, Rules, VERSION};
-use crate::fleet::Parts;
+use super::{FaultBackend, ResponseRecorder, TestDatabase, on_postgres};
+use crate::backend::{DataRoot, LaunchSpec};
+use crate::config::{
+    BackendKind, Config, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION,
+};
+use crate::fleet::FleetDeps;
 use crate::keys::{MasterKey, Vault};
 use crate::orchestrator::Orchestrator;
 use crate::registry::{OpenRegistryError, Registry};
@@ -33,17 +35,17 @@ pub(crate) struct TestApp {
     pub(crate) backend: Arc<FaultBackend>,
     pub(crate) clock: Arc<ManualClock>,
     /// What its routes answered.
-    pub(crate) seen: Seen,
+    pub(crate) responses: ResponseRecorder,
     router: Router,
     database: Arc<TestDatabase>,
     folder: Arc<tempfile::TempDir>,
     config: Config,
     shutdown: CancellationToken,
-    _at_the_end: DropGuard,
+    _shutdown_guard: DropGuard,
 }
 
 /// An answer: status, headers, body.
-pub(crate) type Answer = (u16, HeaderMap, Value);
+pub(crate) type TestResponse = (u16, HeaderMap, Value);
 
 impl TestApp {
     /// An orchestrator that is ready.
@@ -53,33 +55,33 @@ impl TestApp {
 
     /// One whose engines are on these ports.
     pub(crate) async fn with_ports(first: u16, last: u16) -> Self {
-        let app = Self::starting(PortRange::new(first, last).unwrap()).await;
-        app.begin().await;
+        let app = Self::new_starting(PortRange::new(first, last).unwrap()).await;
+        app.start().await;
         app
     }
 
     /// One that supervises by these rules. Its registry is in memory where the system has a folder for that:
     /// for tests of many short lives.
-    pub(crate) async fn by(rules: Rules) -> Self {
+    pub(crate) async fn with_rules(rules: SupervisionRules) -> Self {
         let memory = Path::new("/dev/shm");
         let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         let app = Self::in_folder(folder.unwrap(), |config| config.rules = rules).await;
-        app.begin().await;
+        app.start().await;
         app
     }
 
     /// An orchestrator that is not ready before [`TestApp::begin`].
-    pub(crate) async fn starting(range: PortRange) -> Self {
+    pub(crate) async fn new_starting(range: PortRange) -> Self {
         Self::in_folder(tempfile::tempdir().unwrap(), |config| config.ports = range).await
     }
 
     /// One whose registry is `database`, reached as `url` says. It is not ready before [`TestApp::begin`].
-    pub(crate) async fn on(database: TestDatabase, url: DatabaseUrl) -> Self {
+    pub(crate) async fn with_database(database: TestDatabase, url: DatabaseUrl) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_795_174_231_042)));
         let backend = FaultBackend::new(Arc::clone(&clock) as Arc<dyn Clock>);
         let folder = tempfile::tempdir().unwrap();
         let config = config(&folder, url);
-        Self::not_ready(clock, backend, Arc::new(folder), Arc::new(database), config).await
+        Self::build_unready(clock, backend, Arc::new(folder), Arc::new(database), config).await
     }
 
     async fn in_folder(folder: tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Self {
@@ -88,20 +90,20 @@ impl TestApp {
         let database = TestDatabase::new(folder.path()).await;
         let mut config = config(&folder, database.url().clone());
         change(&mut config);
-        Self::not_ready(clock, backend, Arc::new(folder), Arc::new(database), config).await
+        Self::build_unready(clock, backend, Arc::new(folder), Arc::new(database), config).await
     }
 
-    async fn not_ready(
+    async fn build_unready(
         clock: Arc<ManualClock>,
         backend: Arc<FaultBackend>,
         folder: Arc<tempfile::TempDir>,
         database: Arc<TestDatabase>,
         config: Config,
     ) -> Self {
-        let registry = Self::opened(&config.database, clock.now()).await;
+        let registry = Self::open_registry(&config.database, clock.now()).await;
         let vault = Vault::new(&config.master_key).unwrap();
         let known = registry.known_data().await.unwrap();
-        let parts = Parts {
+        let parts = FleetDeps {
             data: DataRoot::new(config.data_root.clone(), "a deployment".to_owned(), known),
             registry,
             vault,
@@ -109,27 +111,27 @@ impl TestApp {
             probe: Arc::clone(&backend) as _,
             clock: Arc::clone(&clock) as _,
         };
-        let orchestrator = Orchestrator::with(config.clone(), parts);
-        let seen = Seen::default();
-        let router = seen.watch(Router::new().fallback_service(orchestrator.routes()));
+        let orchestrator = Orchestrator::from_parts(config.clone(), parts);
+        let seen = ResponseRecorder::default();
+        let router = seen.layer(Router::new().fallback_service(orchestrator.routes()));
         let shutdown = CancellationToken::new();
         let at_the_end = shutdown.clone().drop_guard();
         Self {
             orchestrator,
             backend,
             clock,
-            seen,
+            responses: seen,
             router,
             config,
             database,
             folder,
             shutdown,
-            _at_the_end: at_the_end,
+            _shutdown_guard: at_the_end,
         }
     }
 
     /// Opens the registry. A server may take a moment to see that the one before has ended.
-    async fn opened(database: &DatabaseUrl, now: Timestamp) -> Registry {
+    async fn open_registry(database: &DatabaseUrl, now: Timestamp) -> Registry {
         for _ in 0..30 {
             match Registry::open(database, now).await {
                 Err(OpenRegistryError::Held(_)) => {}
@@ -140,12 +142,12 @@ impl TestApp {
     }
 
     /// Lets the orchestrator do all that it does beside answering.
-    pub(crate) async fn begin(&self) {
+    pub(crate) async fn start(&self) {
         let fleet = self.orchestrator.fleet();
         tokio::spawn(Arc::clone(fleet).watch_exits(self.shutdown.clone()));
-        tokio::spawn(Arc::clone(fleet).keep_in_order(self.shutdown.clone()));
+        tokio::spawn(Arc::clone(fleet).reconcile_periodically(self.shutdown.clone()));
         tokio::spawn(Arc::clone(fleet).supervise(self.shutdown.clone()));
-        tokio::spawn(Arc::clone(fleet).keep_stamps(self.shutdown.clone()));
+        tokio::spawn(Arc::clone(fleet).save_activity_periodically(self.shutdown.clone()));
         while !fleet.is_ready() {
             tokio::task::yield_now().await;
         }
@@ -153,25 +155,25 @@ impl TestApp {
 
     /// The orchestrator dies, and another one begins on the same registry and backend. It is not ready before
     /// [`TestApp::begin`].
-    pub(crate) async fn killed(self) -> Self {
+    pub(crate) async fn kill_and_replace(self) -> Self {
         self.shutdown.cancel();
         let Self { orchestrator, backend, clock, router, config, folder, database, .. } = self;
         drop(router);
         // What a kill does at once, the end of every task and file handle, takes some turns here.
         let fleet = Arc::downgrade(orchestrator.fleet());
-        orchestrator.fleet().abandon();
+        orchestrator.fleet().abort_operations();
         drop(orchestrator);
         while fleet.strong_count() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         backend.reconnect();
-        Self::not_ready(clock, backend, folder, database, config).await
+        Self::build_unready(clock, backend, folder, database, config).await
     }
 
     /// [`TestApp::killed`], and the one that follows brings another image for its engines.
-    pub(crate) async fn upgraded(mut self, image: &str) -> Self {
+    pub(crate) async fn kill_and_upgrade(mut self, image: &str) -> Self {
         self.config.engine_image = image.parse().unwrap();
-        self.killed().await
+        self.kill_and_replace().await
     }
 
     /// The image of engines that ask for none.
@@ -197,7 +199,7 @@ impl TestApp {
     /// Gives the registry and the backend `count` more engines like the only one that they have, on the ports
     /// behind its own; their keys are none. Returns them. Behind the orchestrator's back: one that is to know them
     /// has to begin later.
-    pub(crate) async fn multiply(&self, count: u16) -> Vec<EngineId> {
+    pub(crate) async fn add_engines(&self, count: u16) -> Vec<EngineId> {
         let launch = self.backend.launches().pop().unwrap();
         let ids: Vec<EngineId> = (0..count).map(|_| EngineId::new()).collect();
         let of_them: Vec<_> = ids.iter().map(|id| format!("('{id}')")).collect();
@@ -210,7 +212,7 @@ impl TestApp {
         );
         self.execute(copy).await;
         for (engine_id, port) in ids.iter().zip(launch.port + 1..) {
-            self.backend.run_orphan(*engine_id, Launch { engine_id: *engine_id, port, ..launch.clone() });
+            self.backend.run_orphan(*engine_id, LaunchSpec { engine_id: *engine_id, port, ..launch.clone() });
         }
         ids
     }
@@ -224,7 +226,7 @@ impl TestApp {
                 biased;
                 done = &mut work => return done,
                 () = tokio::time::sleep(Duration::from_millis(1)) => {
-                    if self.orchestrator.fleet().is_quiet() {
+                    if self.orchestrator.fleet().is_idle() {
                         self.clock.advance(step);
                     }
                 }
@@ -234,24 +236,24 @@ impl TestApp {
 
     /// Lets time pass in steps until `condition` holds. It is looked at after each step: no state that lasts
     /// longer than one is missed.
-    pub(crate) async fn step_until(&self, step: Duration, condition: impl AsyncFn() -> bool) {
+    pub(crate) async fn advance_until(&self, step: Duration, condition: impl AsyncFn() -> bool) {
         let held = async {
             while !condition().await {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                if self.orchestrator.fleet().is_quiet() {
+                if self.orchestrator.fleet().is_idle() {
                     self.clock.advance(step);
                 }
             }
         };
         let (before, held) = (self.elapsed(), tokio::time::timeout(Duration::from_mins(2), held).await);
-        let quiet = self.orchestrator.fleet().is_quiet();
+        let quiet = self.orchestrator.fleet().is_idle();
         held.unwrap_or_else(|_| {
             panic!("the condition never held in {:?}; quiet: {quiet}", self.since(before))
         });
     }
 
     /// Waits until `condition` holds.
-    pub(crate) async fn until(&self, condition: impl Fn() -> bool) {
+    pub(crate) async fn wait_until(&self, condition: impl Fn() -> bool) {
         let held = async {
             while !condition() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -286,14 +288,14 @@ impl TestApp {
     }
 
     /// Whether any engine is being changed.
-    async fn claimed(&self) -> bool {
+    async fn any_claimed(&self) -> bool {
         !self.rows("SELECT engine_id FROM engines WHERE claim_kind IS NOT NULL").await.is_empty()
     }
 
     /// Waits until no engine is being changed.
-    pub(crate) async fn unclaimed(&self) {
+    pub(crate) async fn wait_unclaimed(&self) {
         let settled = async {
-            while self.claimed().await {
+            while self.any_claimed().await {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
@@ -301,12 +303,12 @@ impl TestApp {
     }
 
     /// Registers a product.
-    pub(crate) async fn product(&self, slug: &str, policy: Value) -> Caller<'_> {
+    pub(crate) async fn register_product(&self, slug: &str, policy: Value) -> ProductClient<'_> {
         let body = json!({"slug": slug, "display_name": "A product", "policy": policy});
         let (status, _, answer) =
             self.send("POST", "/products/register", &[("X-Admin-Key", ADMIN_KEY)], &body.to_string()).await;
         assert_eq!(status, 200, "{answer}");
-        Caller { app: self, key: answer["platform_api_key"].as_str().unwrap().to_owned() }
+        ProductClient { app: self, key: answer["platform_api_key"].as_str().unwrap().to_owned() }
     }
 
     /// Sends a request through the real router.
@@ -316,8 +318,8 @@ impl TestApp {
         path: &str,
         headers: &[(&str, &str)],
         body: &str,
-    ) -> Answer {
-        let (parts, body) = self.open(method, path, headers, body).await.into_parts();
+    ) -> TestResponse {
+        let (parts, body) = self.send_unread(method, path, headers, body).await.into_parts();
         let body = to_bytes(body, usize::MAX).await.unwrap();
         let body = serde_json::from_slice(&body)
             .unwrap_or_else(|_| panic!("no JSON: {}", String::from_utf8_lossy(&body)));
@@ -330,7 +332,7 @@ impl TestApp {
     }
 
     /// Sends a request through the real router, and leaves the answer's body unread.
-    pub(crate) async fn open(
+    pub(crate) async fn send_unread(
         &self,
         method: &str,
         path: &str,
@@ -346,7 +348,7 @@ impl TestApp {
     }
 
     /// Asserts that the ledger's chain is whole, and gives how many rows it has.
-    pub(crate) async fn assert_chained(&self) -> i64 {
+    pub(crate) async fn assert_hash_chain(&self) -> i64 {
         let mut rows = 0;
         crate::verify(self.database.url(), |checked| rows += checked.rows.expect("a whole chain"))
             .await
@@ -390,7 +392,7 @@ impl TestApp {
     }
 
     /// The ledger in commit order: event and, in short, what moved and why.
-    pub(crate) async fn ledger(&self) -> Vec<String> {
+    pub(crate) async fn audit_lines(&self) -> Vec<String> {
         let rows = self.rows("SELECT event, detail FROM audit_log ORDER BY at, product_id, id").await;
         let line = |row: &Vec<String>| {
             let detail: Value = serde_json::from_str(&row[1]).unwrap();
@@ -402,11 +404,11 @@ impl TestApp {
 
     /// Asserts that nothing is left over or missing: engines that run are those whose rows say so, every
     /// folder has its row, nothing is claimed.
-    pub(crate) async fn assert_in_order(&self) {
+    pub(crate) async fn assert_consistent(&self) {
         let ids = |rows: Vec<Vec<String>>| -> HashSet<EngineId> {
             rows.iter().map(|row| row[0].parse().unwrap()).collect()
         };
-        assert!(!self.claimed().await, "an engine is still being changed");
+        assert!(!self.any_claimed().await, "an engine is still being changed");
         let running = self.rows("SELECT engine_id FROM engines WHERE status = 'running'").await;
         assert_eq!(ids(running), self.backend.running());
         assert_eq!(ids(self.rows("SELECT engine_id FROM engines").await), self.backend.folders());
@@ -415,25 +417,25 @@ impl TestApp {
 
 /// A product that calls.
 #[derive(Clone)]
-pub(crate) struct Caller<'a> {
+pub(crate) struct ProductClient<'a> {
     pub(crate) app: &'a TestApp,
     pub(crate) key: String,
 }
 
-impl Caller<'_> {
+impl ProductClient<'_> {
     /// Its id, as its ledger has it.
     pub(crate) async fn product_id(&self) -> String {
-        let (_, audit) = self.look("/audit?limit=1").await;
+        let (_, audit) = self.get_path("/audit?limit=1").await;
         audit["rows"][0]["product_id"].as_str().unwrap().to_owned()
     }
 
     /// Replaces its policy, as the operator.
-    pub(crate) async fn limit(&self, policy: Value) {
+    pub(crate) async fn set_policy(&self, policy: Value) {
         let (status, answer) = self.app.replace_policy(&self.product_id().await, &policy).await;
         assert_eq!(status, 200, "{answer}");
     }
 
-    pub(crate) async fn look(&self, path: &str) -> (u16, Value) {
+    pub(crate) async fn get_path(&self, path: &str) -> (u16, Value) {
         self.call("GET", path, &Value::Null).await
     }
 
@@ -473,7 +475,7 @@ impl Caller<'_> {
 }
 
 /// In short: the status, and the code or what else decides.
-pub(crate) fn short((status, answer): (u16, Value)) -> String {
+pub(crate) fn summarize((status, answer): (u16, Value)) -> String {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let what = text(&answer["error"]["code"])
         .or_else(|| text(&answer["reason"]))
@@ -495,7 +497,7 @@ fn config(folder: &tempfile::TempDir, database: DatabaseUrl) -> Config {
         ports: PortRange::new(9_001, 9_100).unwrap(),
         url_host: "127.0.0.1".into(),
         engine_network: DEFAULT_NETWORK.into(),
-        rules: Rules::default(),
+        rules: SupervisionRules::default(),
         data_root: folder.path().join("engines"),
         catalog: folder.path().join("catalog"),
         backend: BackendKind::Process,

@@ -14,13 +14,14 @@ use service::clock::Clock;
 use tokio::sync::mpsc;
 
 use crate::backend::{
-    Answer, BackendError, BrainCopy, Caps, EngineBackend, Exit, Instance, Launch, Listed, Target,
+    BackendError, BackendFuture, BrainCopy, EngineBackend, EngineListing, Instance, InstanceExit, LaunchSpec,
+    ResourceLimits, Target,
 };
-use crate::sabotage::{self, Saboteur};
+use crate::fault_injection::{self, Mutation};
 
 /// A call that can be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Call {
+pub(crate) enum BackendCall {
     Ping,
     CheckImage,
     Launch,
@@ -43,65 +44,65 @@ pub(crate) enum Fault {
     /// It fails, and nothing happens.
     Error(BackendError),
     /// It is done, and answered so much later.
-    Late(Duration),
+    Delay(Duration),
     /// The launched engine ends at once.
     Exit,
 }
 
 /// How the engines say they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
-    Well,
+pub(crate) enum SimulatedHealth {
+    Healthy,
     /// The provider is unwell, for this reason.
     Provider(&'static str),
     /// The brain is unwell, for this reason.
     Database(&'static str),
     /// No answer at all.
-    Silent,
+    Unreachable,
     /// Something else answers on every port: it is well, and takes no engine's key.
-    Stranger,
+    WrongEngine,
 }
 
 /// A backend that fails as a test says.
 pub(crate) struct FaultBackend {
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
-    exits: Mutex<mpsc::UnboundedSender<Exit>>,
-    listener: Mutex<Option<mpsc::UnboundedReceiver<Exit>>>,
+    exits: Mutex<mpsc::UnboundedSender<InstanceExit>>,
+    listener: Mutex<Option<mpsc::UnboundedReceiver<InstanceExit>>>,
 }
 
 struct State {
-    running: HashMap<EngineId, (Instance, Launch)>,
+    running: HashMap<EngineId, (Instance, LaunchSpec)>,
     /// What runs beside them: launched by an orchestrator that had been replaced.
-    strays: Vec<Listed>,
+    strays: Vec<EngineListing>,
     /// What is left of engines that ended, or never began.
     remains: HashMap<EngineId, Instance>,
     /// What each engine is held to.
-    held_to: Option<Caps>,
+    resource_limits: Option<ResourceLimits>,
     folders: HashSet<EngineId>,
-    faults: HashMap<Call, VecDeque<Fault>>,
-    calls: Vec<Call>,
+    faults: HashMap<BackendCall, VecDeque<Fault>>,
+    calls: Vec<BackendCall>,
     /// How many of a call are under way, and the most that ever were.
-    under_way: HashMap<Call, (usize, usize)>,
-    broken_images: HashSet<EngineImage>,
+    in_flight: HashMap<BackendCall, (usize, usize)>,
+    missing_images: HashSet<EngineImage>,
     /// Images of later major versions than that of the tests.
-    more_images: HashSet<EngineImage>,
+    extra_images: HashSet<EngineImage>,
     /// Engines of these images end as soon as they have begun, and have brought the brain to their format before.
-    sick_images: HashSet<EngineImage>,
+    crashing_images: HashSet<EngineImage>,
     /// The format of each brain: the major version that opened it last.
-    brains: HashMap<EngineId, u64>,
-    copies: HashMap<EngineId, u64>,
-    one_image: bool,
-    launches: Vec<Launch>,
-    health: Health,
+    brain_formats: HashMap<EngineId, u64>,
+    brain_copies: HashMap<EngineId, u64>,
+    single_image: bool,
+    launches: Vec<LaunchSpec>,
+    health: SimulatedHealth,
     /// Engines prove their keys, as later ones do.
-    proving: bool,
+    proves_keys: bool,
     /// How often a key was sent to show whose an engine is.
     keys_sent: usize,
-    held_ports: HashSet<u16>,
+    occupied_ports: HashSet<u16>,
     busy: HashSet<EngineId>,
     frozen: HashSet<EngineId>,
-    asked: HashMap<EngineId, usize>,
+    probe_counts: HashMap<EngineId, usize>,
 }
 
 impl FaultBackend {
@@ -111,25 +112,25 @@ impl FaultBackend {
             running: HashMap::new(),
             strays: Vec::new(),
             remains: HashMap::new(),
-            held_to: None,
+            resource_limits: None,
             folders: HashSet::new(),
             faults: HashMap::new(),
             calls: Vec::new(),
-            under_way: HashMap::new(),
-            broken_images: HashSet::new(),
-            more_images: HashSet::new(),
-            sick_images: HashSet::new(),
-            brains: HashMap::new(),
-            copies: HashMap::new(),
-            one_image: false,
+            in_flight: HashMap::new(),
+            missing_images: HashSet::new(),
+            extra_images: HashSet::new(),
+            crashing_images: HashSet::new(),
+            brain_formats: HashMap::new(),
+            brain_copies: HashMap::new(),
+            single_image: false,
             launches: Vec::new(),
-            health: Health::Well,
-            proving: false,
+            health: SimulatedHealth::Healthy,
+            proves_keys: false,
             keys_sent: 0,
-            held_ports: HashSet::new(),
+            occupied_ports: HashSet::new(),
             busy: HashSet::new(),
             frozen: HashSet::new(),
-            asked: HashMap::new(),
+            probe_counts: HashMap::new(),
         };
         Arc::new(Self {
             clock,
@@ -140,22 +141,22 @@ impl FaultBackend {
     }
 
     /// Makes the next `call` fail with `fault`; further scripts for it come after.
-    pub(crate) fn script(&self, call: Call, fault: Fault) {
+    pub(crate) fn inject(&self, call: BackendCall, fault: Fault) {
         self.state().faults.entry(call).or_default().push_back(fault);
     }
 
     /// Forgets all scripts: the backend is well again.
-    pub(crate) fn mend(&self) {
+    pub(crate) fn clear_faults(&self) {
         self.state().faults.clear();
     }
 
-    pub(crate) fn set_health(&self, health: Health) {
+    pub(crate) fn set_health(&self, health: SimulatedHealth) {
         self.state().health = health;
     }
 
     /// All engines prove their keys from now on.
     pub(crate) fn prove_keys(&self) {
-        self.state().proving = true;
+        self.state().proves_keys = true;
     }
 
     /// How often a key was sent to show whose an engine is.
@@ -189,69 +190,69 @@ impl FaultBackend {
     }
 
     /// No running engine takes its key any more.
-    pub(crate) fn forget_keys(&self) {
+    pub(crate) fn invalidate_keys(&self) {
         for (_, launch) in self.state().running.values_mut() {
             launch.key_hash = KeyHash::of("another key");
         }
     }
 
     /// How often this engine was asked how it is.
-    pub(crate) fn asked(&self, engine_id: EngineId) -> usize {
-        self.state().asked.get(&engine_id).copied().unwrap_or_default()
+    pub(crate) fn probe_count(&self, engine_id: EngineId) -> usize {
+        self.state().probe_counts.get(&engine_id).copied().unwrap_or_default()
     }
 
     /// Something else on the host holds `port` from now on.
-    pub(crate) fn hold_port(&self, port: u16) {
-        self.state().held_ports.insert(port);
+    pub(crate) fn occupy_port(&self, port: u16) {
+        self.state().occupied_ports.insert(port);
     }
 
     /// How often `call` was made.
-    pub(crate) fn count(&self, call: Call) -> usize {
+    pub(crate) fn count(&self, call: BackendCall) -> usize {
         self.state().calls.iter().filter(|made| **made == call).count()
     }
 
     /// How often anything was asked, of the backend or of an engine.
-    pub(crate) fn count_all(&self) -> usize {
+    pub(crate) fn count_all_calls(&self) -> usize {
         let state = self.state();
-        state.calls.len() + state.asked.values().sum::<usize>()
+        state.calls.len() + state.probe_counts.values().sum::<usize>()
     }
 
     /// The most of `call` that were ever under way at once.
-    pub(crate) fn most_at_once(&self, call: Call) -> usize {
-        self.state().under_way.get(&call).map_or(0, |(_, most)| *most)
+    pub(crate) fn max_concurrent(&self, call: BackendCall) -> usize {
+        self.state().in_flight.get(&call).map_or(0, |(_, most)| *most)
     }
 
     /// There is but one image from now on, as where engines are processes.
-    pub(crate) fn keep_one_image(&self) {
+    pub(crate) fn use_single_image(&self) {
         let mut state = self.state();
-        state.one_image = true;
+        state.single_image = true;
         // It is the orchestrator's own, which proves its key.
-        state.proving = true;
+        state.proves_keys = true;
     }
 
     /// This image of another major version is there from now on.
     pub(crate) fn add_image(&self, image: EngineImage) {
-        self.state().more_images.insert(image);
+        self.state().extra_images.insert(image);
     }
 
     /// Engines of this image do not come up from now on, or do again.
-    pub(crate) fn set_sick(&self, image: EngineImage, sick: bool) {
+    pub(crate) fn set_crashing(&self, image: EngineImage, sick: bool) {
         let mut state = self.state();
         if sick {
-            state.sick_images.insert(image)
+            state.crashing_images.insert(image)
         } else {
-            state.sick_images.remove(&image)
+            state.crashing_images.remove(&image)
         };
     }
 
     /// The format of an engine's brain.
-    pub(crate) fn brain(&self, engine_id: EngineId) -> u64 {
-        self.state().brains[&engine_id]
+    pub(crate) fn brain_format(&self, engine_id: EngineId) -> u64 {
+        self.state().brain_formats[&engine_id]
     }
 
     /// This image is not there any more.
-    pub(crate) fn break_image(&self, image: EngineImage) {
-        self.state().broken_images.insert(image);
+    pub(crate) fn remove_image(&self, image: EngineImage) {
+        self.state().missing_images.insert(image);
     }
 
     /// Where the running engines listen.
@@ -259,7 +260,7 @@ impl FaultBackend {
         self.state().running.iter().map(|(engine_id, (_, launch))| (*engine_id, launch.port)).collect()
     }
 
-    pub(crate) fn launches(&self) -> Vec<Launch> {
+    pub(crate) fn launches(&self) -> Vec<LaunchSpec> {
         self.state().launches.clone()
     }
 
@@ -272,12 +273,12 @@ impl FaultBackend {
     }
 
     /// The folder of this engine is taken away.
-    pub(crate) fn lose_folder(&self, engine_id: EngineId) {
+    pub(crate) fn remove_folder(&self, engine_id: EngineId) {
         self.state().folders.remove(&engine_id);
     }
 
     /// The folder of this engine is there again.
-    pub(crate) fn put_folder_back(&self, engine_id: EngineId) {
+    pub(crate) fn restore_folder(&self, engine_id: EngineId) {
         self.state().folders.insert(engine_id);
     }
 
@@ -287,29 +288,30 @@ impl FaultBackend {
     }
 
     /// Ends an engine from outside, and nobody is told.
-    pub(crate) fn crash_untold(&self, engine_id: EngineId) {
+    pub(crate) fn crash_silently(&self, engine_id: EngineId) {
         self.state().running.remove(&engine_id);
     }
 
     /// Tells the end of an engine that runs again already.
-    pub(crate) fn tell_an_end(&self, engine_id: EngineId) {
+    pub(crate) fn send_stale_exit(&self, engine_id: EngineId) {
         let instance = self.state().running[&engine_id].0.clone();
-        let _ = self.exits.lock().unwrap().send(Exit { engine_id, instance, how: None });
+        let _ = self.exits.lock().unwrap().send(InstanceExit { engine_id, instance, reason: None });
     }
 
     /// Lets an engine run that nobody launched.
-    pub(crate) fn run_orphan(&self, engine_id: EngineId, launch: Launch) {
+    pub(crate) fn run_orphan(&self, engine_id: EngineId, launch: LaunchSpec) {
         self.state().running.insert(engine_id, (Instance::new("orphan"), launch));
     }
 
     /// A running engine was launched for a change that the registry does not know.
-    pub(crate) fn outrun(&self, engine_id: EngineId, generation: i64) {
+    pub(crate) fn set_generation(&self, engine_id: EngineId, generation: i64) {
         self.state().running.get_mut(&engine_id).unwrap().1.generation = generation;
     }
 
     /// An orchestrator that has been replaced launches an engine that runs already, for an earlier change.
     pub(crate) fn run_stray(&self, engine_id: EngineId) {
-        let stray = Listed { engine_id, instance: Instance::new("stray"), generation: 0, alive: true };
+        let stray =
+            EngineListing { engine_id, instance: Instance::new("stray"), generation: 0, running: true };
         self.state().strays.push(stray);
     }
 
@@ -329,8 +331,8 @@ impl FaultBackend {
     }
 
     /// Every running engine is held to these.
-    pub(crate) fn hold_to(&self, caps: Caps) {
-        self.state().held_to = Some(caps);
+    pub(crate) fn set_resource_limits(&self, caps: ResourceLimits) {
+        self.state().resource_limits = Some(caps);
     }
 
     /// Another orchestrator takes over: it hears of exits from now on.
@@ -345,7 +347,7 @@ impl FaultBackend {
     }
 
     /// Ends an engine, unless it was launched for a later change.
-    fn end_own(&self, target: Target, how: &str) -> Result<(), BackendError> {
+    fn end_target(&self, target: Target, how: &str) -> Result<(), BackendError> {
         let later = {
             let mut state = self.state();
             state
@@ -368,32 +370,32 @@ impl FaultBackend {
             state.running.remove(&engine_id)
         };
         if let Some((instance, _)) = ended {
-            let exit = Exit { engine_id, instance, how: Some(how.to_owned()) };
+            let exit = InstanceExit { engine_id, instance, reason: Some(how.to_owned()) };
             let _ = self.exits.lock().unwrap().send(exit);
         }
     }
 
     /// Answers `call` with what `act` does, unless a fault is scripted.
-    fn answer<'a, T: Send + 'a>(
+    fn respond<'a, T: Send + 'a>(
         &'a self,
-        call: Call,
+        call: BackendCall,
         act: impl FnOnce(&Self) -> Result<T, BackendError> + Send + 'a,
-    ) -> Answer<'a, T> {
+    ) -> BackendFuture<'a, T> {
         Box::pin(async move {
             let fault = {
                 let mut state = self.state();
                 state.calls.push(call);
-                let (now, most) = state.under_way.entry(call).or_default();
+                let (now, most) = state.in_flight.entry(call).or_default();
                 *now += 1;
                 *most = (*most).max(*now);
                 state.faults.get_mut(&call).and_then(VecDeque::pop_front)
             };
-            let _over = Over { backend: self, call };
+            let _over = CallGuard { backend: self, call };
             match fault {
                 None => act(self),
                 Some(Fault::Hang) => std::future::pending().await,
                 Some(Fault::Error(error)) => Err(error),
-                Some(Fault::Late(by)) => {
+                Some(Fault::Delay(by)) => {
                     let done = act(self);
                     self.clock.sleep(by).await;
                     done
@@ -412,35 +414,35 @@ impl FaultBackend {
 }
 
 /// Notes the end of a call, also of one that is dropped.
-struct Over<'a> {
+struct CallGuard<'a> {
     backend: &'a FaultBackend,
-    call: Call,
+    call: BackendCall,
 }
 
-impl Drop for Over<'_> {
+impl Drop for CallGuard<'_> {
     fn drop(&mut self) {
-        if let Some((now, _)) = self.backend.state().under_way.get_mut(&self.call) {
+        if let Some((now, _)) = self.backend.state().in_flight.get_mut(&self.call) {
             *now -= 1;
         }
     }
 }
 
 impl EngineBackend for FaultBackend {
-    fn ping(&self) -> Answer<'_, ()> {
-        self.answer(Call::Ping, |_| Ok(()))
+    fn ping(&self) -> BackendFuture<'_, ()> {
+        self.respond(BackendCall::Ping, |_| Ok(()))
     }
 
-    fn has_one_image(&self) -> bool {
-        self.state().one_image
+    fn has_single_image(&self) -> bool {
+        self.state().single_image
     }
 
-    fn check_image<'a>(&'a self, image: &'a EngineImage) -> Answer<'a, ()> {
+    fn check_image<'a>(&'a self, image: &'a EngineImage) -> BackendFuture<'a, ()> {
         Box::pin(async move {
-            self.answer(Call::CheckImage, |_| Ok(())).await?;
+            self.respond(BackendCall::CheckImage, |_| Ok(())).await?;
             let known = {
                 let state = self.state();
-                let known = image.major() == 0 || state.more_images.contains(image);
-                known && !state.broken_images.contains(image)
+                let known = image.major() == 0 || state.extra_images.contains(image);
+                known && !state.missing_images.contains(image)
             };
             if known { Ok(()) } else { Err(BackendError::NoImage(image.clone())) }
         })
@@ -448,30 +450,30 @@ impl EngineBackend for FaultBackend {
 
     fn port_is_free(&self, port: u16) -> bool {
         let state = self.state();
-        !state.held_ports.contains(&port) && state.running.values().all(|(_, launch)| launch.port != port)
+        !state.occupied_ports.contains(&port) && state.running.values().all(|(_, launch)| launch.port != port)
     }
 
-    fn has_data(&self, engine_id: EngineId) -> Answer<'_, bool> {
+    fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool> {
         let has = self.state().folders.contains(&engine_id);
         Box::pin(std::future::ready(Ok(has)))
     }
 
-    fn launch(&self, launch: Launch) -> Answer<'_, Instance> {
+    fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance> {
         let has_data = self.state().folders.contains(&launch.engine_id);
-        assert!(launch.first || has_data, "only the first launch of an engine makes its folder");
-        self.answer(Call::Launch, move |backend| {
+        assert!(launch.is_first || has_data, "only the first launch of an engine makes its folder");
+        self.respond(BackendCall::Launch, move |backend| {
             let engine_id = launch.engine_id;
-            backend.end_own(launch.target(), "replaced")?;
+            backend.end_target(launch.target(), "replaced")?;
             assert!(backend.port_is_free(launch.port), "two engines on port {}", launch.port);
             let mut state = backend.state();
             let instance = Instance::new(format!("instance {}", state.launches.len()));
             state.remains.remove(&engine_id);
             state.folders.insert(engine_id);
             state.launches.push(launch.clone());
-            let (major, brain) = (launch.image.major(), state.brains.entry(engine_id).or_default());
+            let (major, brain) = (launch.image.major(), state.brain_formats.entry(engine_id).or_default());
             let opens = *brain <= major;
             *brain = major.max(*brain);
-            let well = opens && !state.sick_images.contains(&launch.image);
+            let well = opens && !state.crashing_images.contains(&launch.image);
             state.running.insert(engine_id, (instance.clone(), launch));
             drop(state);
             if !well {
@@ -481,26 +483,26 @@ impl EngineBackend for FaultBackend {
         })
     }
 
-    fn stop(&self, target: Target, grace: Duration) -> Answer<'_, ()> {
+    fn stop(&self, target: Target, grace: Duration) -> BackendFuture<'_, ()> {
         assert_eq!(grace, Duration::from_secs(30), "the contract's grace");
-        self.answer(Call::Stop, move |backend| backend.end_own(target, "exit status: 0"))
+        self.respond(BackendCall::Stop, move |backend| backend.end_target(target, "exit status: 0"))
     }
 
-    fn kill(&self, target: Target) -> Answer<'_, ()> {
-        self.answer(Call::Kill, move |backend| backend.end_own(target, "killed"))
+    fn kill(&self, target: Target) -> BackendFuture<'_, ()> {
+        self.respond(BackendCall::Kill, move |backend| backend.end_target(target, "killed"))
     }
 
-    fn clear(&self, target: Target) -> Answer<'_, ()> {
-        self.answer(Call::Kill, move |backend| {
-            backend.end_own(target, "killed")?;
+    fn remove_instance(&self, target: Target) -> BackendFuture<'_, ()> {
+        self.respond(BackendCall::Kill, move |backend| {
+            backend.end_target(target, "killed")?;
             backend.state().remains.remove(&target.engine_id);
             Ok(())
         })
     }
 
-    fn remove(&self, target: Target) -> Answer<'_, ()> {
-        self.answer(Call::Remove, move |backend| {
-            backend.end_own(target, "killed")?;
+    fn remove_with_data(&self, target: Target) -> BackendFuture<'_, ()> {
+        self.respond(BackendCall::Remove, move |backend| {
+            backend.end_target(target, "killed")?;
             let mut state = backend.state();
             state.remains.remove(&target.engine_id);
             state.folders.remove(&target.engine_id);
@@ -508,74 +510,74 @@ impl EngineBackend for FaultBackend {
         })
     }
 
-    fn keep_copy(&self, target: Target) -> Answer<'_, BrainCopy> {
-        self.answer(Call::KeepCopy, move |backend| {
+    fn copy_brain(&self, target: Target) -> BackendFuture<'_, BrainCopy> {
+        self.respond(BackendCall::KeepCopy, move |backend| {
             let mut state = backend.state();
             assert!(
                 !state.running.contains_key(&target.engine_id),
                 "the brain of a running engine is copied"
             );
-            let brain = state.brains.get(&target.engine_id).copied().unwrap_or_default();
-            state.copies.insert(target.engine_id, brain);
+            let brain = state.brain_formats.get(&target.engine_id).copied().unwrap_or_default();
+            state.brain_copies.insert(target.engine_id, brain);
             Ok(BrainCopy { format: u32::try_from(brain).ok() })
         })
     }
 
-    fn restore_copy(&self, target: Target) -> Answer<'_, ()> {
-        self.answer(Call::RestoreCopy, move |backend| {
+    fn restore_brain(&self, target: Target) -> BackendFuture<'_, ()> {
+        self.respond(BackendCall::RestoreCopy, move |backend| {
             let mut state = backend.state();
             assert!(
                 !state.running.contains_key(&target.engine_id),
                 "the brain of a running engine is replaced"
             );
-            let brain = state.copies[&target.engine_id];
-            if !sabotage::by(Saboteur::ForgetCopy) {
-                state.brains.insert(target.engine_id, brain);
+            let brain = state.brain_copies[&target.engine_id];
+            if !fault_injection::active(Mutation::ForgetCopy) {
+                state.brain_formats.insert(target.engine_id, brain);
             }
             Ok(())
         })
     }
 
-    fn list(&self) -> Answer<'_, Vec<Listed>> {
-        self.answer(Call::List, |backend| {
+    fn list(&self) -> BackendFuture<'_, Vec<EngineListing>> {
+        self.respond(BackendCall::List, |backend| {
             let state = backend.state();
-            let listed = state.running.iter().map(|(engine_id, (instance, launch))| Listed {
+            let listed = state.running.iter().map(|(engine_id, (instance, launch))| EngineListing {
                 engine_id: *engine_id,
                 instance: instance.clone(),
                 generation: launch.generation,
-                alive: true,
+                running: true,
             });
             let strays = state.strays.iter().cloned();
-            let remains = state.remains.iter().map(|(engine_id, instance)| Listed {
+            let remains = state.remains.iter().map(|(engine_id, instance)| EngineListing {
                 engine_id: *engine_id,
                 instance: instance.clone(),
                 generation: 0,
-                alive: false,
+                running: false,
             });
             Ok(listed.chain(strays).chain(remains).collect())
         })
     }
 
-    fn exits(&self) -> BoxStream<'static, Exit> {
+    fn exits(&self) -> BoxStream<'static, InstanceExit> {
         let mut listener = self.listener.lock().unwrap().take().expect("one listener");
         futures::stream::poll_fn(move |context| listener.poll_recv(context)).boxed()
     }
 
-    fn runs<'a>(&'a self, instance: &'a Instance) -> Answer<'a, bool> {
+    fn is_running<'a>(&'a self, instance: &'a Instance) -> BackendFuture<'a, bool> {
         let runs = self.state().running.values().any(|(other, _)| other == instance);
         Box::pin(std::future::ready(Ok(runs)))
     }
 
-    fn log_tail(&self, _: EngineId, lines: usize) -> Answer<'_, Vec<String>> {
-        self.answer(Call::LogTail, move |_| {
+    fn log_tail(&self, _: EngineId, lines: usize) -> BackendFuture<'_, Vec<String>> {
+        self.respond(BackendCall::LogTail, move |_| {
             let log = ["engine began", "the last words"];
             Ok(log.iter().skip(log.len().saturating_sub(lines)).map(ToString::to_string).collect())
         })
     }
 
-    fn caps(&self, engine_id: EngineId) -> Answer<'_, Option<Caps>> {
+    fn resource_limits(&self, engine_id: EngineId) -> BackendFuture<'_, Option<ResourceLimits>> {
         let state = self.state();
-        let held_to = state.held_to.filter(|_| state.running.contains_key(&engine_id));
-        Box::pin(std::future::ready(Ok(held_to)))
+        let resource_limits = state.resource_limits.filter(|_| state.running.contains_key(&engine_id));
+        Box::pin(std::future::ready(Ok(resource_limits)))
     }
 }

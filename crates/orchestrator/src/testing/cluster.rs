@@ -4,17 +4,17 @@ use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::database::is_missing;
+use super::database::skip_or_fail;
 
 /// A server on a port of its own. It goes with the test.
 pub(crate) struct Cluster {
     folder: tempfile::TempDir,
-    programs: PathBuf,
+    bin_dir: PathBuf,
     port: u16,
 }
 
 /// Where distributions have the server's programs.
-fn programs() -> Option<PathBuf> {
+fn find_bin_dir() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let folders = versions.flatten().map(|version| version.path().join("bin"));
     folders.filter(|folder| folder.join("initdb").exists()).max()
@@ -23,19 +23,19 @@ fn programs() -> Option<PathBuf> {
 impl Cluster {
     /// One that runs; none, with the reason told, if this machine has no PostgreSQL.
     pub(crate) fn new() -> Option<Self> {
-        let Some(programs) = programs() else {
-            is_missing("there is no PostgreSQL under /usr/lib/postgresql");
+        let Some(programs) = find_bin_dir() else {
+            skip_or_fail("there is no PostgreSQL under /usr/lib/postgresql");
             return None;
         };
         let folder = tempfile::tempdir().unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let cluster = Self { folder, programs, port };
+        let cluster = Self { folder, bin_dir: programs, port };
         if let Some((user, group)) = server_user() {
             chown(cluster.folder.path(), Some(user), Some(group)).unwrap();
         }
         cluster.run(
             "initdb",
-            &["-D", &cluster.data(), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"],
+            &["-D", &cluster.data_dir(), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8"],
         );
         cluster.start();
         Some(cluster)
@@ -53,28 +53,28 @@ impl Cluster {
             self.folder.path().display()
         );
         let log = self.folder.path().join("log").display().to_string();
-        self.run("pg_ctl", &["start", "-w", "-t", "120", "-D", &self.data(), "-l", &log, "-o", &options]);
+        self.run("pg_ctl", &["start", "-w", "-t", "120", "-D", &self.data_dir(), "-l", &log, "-o", &options]);
     }
 
     /// Stops it as a crash does: without a word to its clients.
     pub(crate) fn crash(&self) {
-        self.run("pg_ctl", &["stop", "-w", "-t", "120", "-m", "immediate", "-D", &self.data()]);
+        self.run("pg_ctl", &["stop", "-w", "-t", "120", "-m", "immediate", "-D", &self.data_dir()]);
     }
 
-    fn data(&self) -> String {
+    fn data_dir(&self) -> String {
         self.folder.path().join("data").display().to_string()
     }
 
     fn run(&self, program: &str, arguments: &[&str]) {
-        let status = as_server(&self.programs.join(program)).args(arguments).status().unwrap();
+        let status = server_command(&self.bin_dir.join(program)).args(arguments).status().unwrap();
         assert!(status.success(), "{program} {arguments:?}: {status}");
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        let mut stop = as_server(&self.programs.join("pg_ctl"));
-        let _ = stop.args(["stop", "-w", "-m", "immediate", "-D", &self.data()]).status();
+        let mut stop = server_command(&self.bin_dir.join("pg_ctl"));
+        let _ = stop.args(["stop", "-w", "-m", "immediate", "-D", &self.data_dir()]).status();
     }
 }
 
@@ -89,7 +89,7 @@ fn server_user() -> Option<(u32, u32)> {
     })
 }
 
-fn as_server(program: &Path) -> Command {
+fn server_command(program: &Path) -> Command {
     use std::os::unix::process::CommandExt as _;
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");

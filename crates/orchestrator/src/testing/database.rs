@@ -12,7 +12,7 @@ use url::Url;
 
 use crate::config::DatabaseUrl;
 
-const SERVER: &str = "ROUNDHOUSE_TEST_POSTGRES_URL";
+const SERVER_URL_VAR: &str = "ROUNDHOUSE_TEST_POSTGRES_URL";
 
 /// Whether this run's registries are on PostgreSQL.
 pub(crate) fn on_postgres() -> bool {
@@ -20,21 +20,21 @@ pub(crate) fn on_postgres() -> bool {
 }
 
 /// Whether the test, which is about SQLite and why, is left out of this run.
-pub(crate) fn is_about_sqlite(why: &str) -> bool {
+pub(crate) fn skip_unless_sqlite(why: &str) -> bool {
     if on_postgres() {
-        say(&format!("skipped on PostgreSQL: this is about SQLite's {why}"));
+        print_uncaptured(&format!("skipped on PostgreSQL: this is about SQLite's {why}"));
     }
     on_postgres()
 }
 
 /// Tells why a test is left out; fails it where nothing may be left out.
-pub(crate) fn is_missing(what: &str) {
+pub(crate) fn skip_or_fail(what: &str) {
     assert_ne!(std::env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(), Ok("1"), "{what}");
-    say(&format!("skipped: {what}"));
+    print_uncaptured(&format!("skipped: {what}"));
 }
 
 /// Past the test harness, which would show it to nobody.
-fn say(line: &str) {
+fn print_uncaptured(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").unwrap();
 }
 
@@ -42,36 +42,36 @@ fn say(line: &str) {
 pub(crate) struct TestDatabase {
     url: DatabaseUrl,
     /// On a server: the server, and the database's name there.
-    made: Option<(String, String)>,
+    server_and_name: Option<(String, String)>,
 }
 
 impl TestDatabase {
     /// One of the kind that this run is about; a file of SQLite's goes to `folder`.
     pub(crate) async fn new(folder: &Path) -> Self {
         if on_postgres() {
-            return Self::on_server().await.expect("a run on PostgreSQL has a server");
+            return Self::create_on_test_server().await.expect("a run on PostgreSQL has a server");
         }
-        Self { url: DatabaseUrl::Sqlite(folder.join("registry.db")), made: None }
+        Self { url: DatabaseUrl::Sqlite(folder.join("registry.db")), server_and_name: None }
     }
 
     /// One on the server; none, with the reason told, if there is no server.
-    pub(crate) async fn on_server() -> Option<Self> {
-        let Ok(server) = std::env::var(SERVER) else {
-            is_missing(&format!("{SERVER} is not set"));
+    pub(crate) async fn create_on_test_server() -> Option<Self> {
+        let Ok(server) = std::env::var(SERVER_URL_VAR) else {
+            skip_or_fail(&format!("{SERVER_URL_VAR} is not set"));
             return None;
         };
-        Some(Self::on(&server).await)
+        Some(Self::create_on(&server).await)
     }
 
     /// One on the server of this URL.
-    pub(crate) async fn on(server: &str) -> Self {
+    pub(crate) async fn create_on(server: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         install_default_drivers();
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("test_{}_{number}_{:08x}", std::process::id(), getrandom::u32().unwrap());
-        command(server, &format!("CREATE DATABASE {name}")).await;
+        execute_on_server(server, &format!("CREATE DATABASE {name}")).await;
         let url = with_database(server, &name);
-        Self { url: DatabaseUrl::parse(&url).unwrap(), made: Some((server.to_owned(), name)) }
+        Self { url: DatabaseUrl::parse(&url).unwrap(), server_and_name: Some((server.to_owned(), name)) }
     }
 
     pub(crate) const fn url(&self) -> &DatabaseUrl {
@@ -79,8 +79,8 @@ impl TestDatabase {
     }
 
     /// The database by way of another port of this machine.
-    pub(crate) fn by_port(&self, port: u16) -> DatabaseUrl {
-        let (server, name) = self.made.as_ref().expect("a file has no port");
+    pub(crate) fn url_via_port(&self, port: u16) -> DatabaseUrl {
+        let (server, name) = self.server_and_name.as_ref().expect("a file has no port");
         let mut url = Url::parse(server).unwrap();
         url.set_port(Some(port)).unwrap();
         url.set_host(Some("127.0.0.1")).unwrap();
@@ -89,7 +89,7 @@ impl TestDatabase {
 
     /// Where its server listens.
     pub(crate) fn address(&self) -> String {
-        let (server, _) = self.made.as_ref().expect("a file has no address");
+        let (server, _) = self.server_and_name.as_ref().expect("a file has no address");
         let url = Url::parse(server).unwrap();
         format!("{}:{}", url.host_str().expect("a host"), url.port().unwrap_or(5_432))
     }
@@ -107,8 +107,8 @@ pub(crate) async fn pool(url: &DatabaseUrl) -> AnyPool {
         DatabaseUrl::Sqlite(path) => format!("sqlite://{}", path.display()),
         DatabaseUrl::Postgres(url) => url.expose().to_owned(),
     };
-    let patient = AnyPoolOptions::new().acquire_timeout(Duration::from_mins(1)).max_connections(2);
-    patient.connect(&url).await.unwrap()
+    let check_target = AnyPoolOptions::new().acquire_timeout(Duration::from_mins(1)).max_connections(2);
+    check_target.connect(&url).await.unwrap()
 }
 
 /// `server`, with another database in place of the one that it names.
@@ -119,7 +119,7 @@ fn with_database(server: &str, name: &str) -> String {
 }
 
 /// Has the server do something outside any transaction.
-pub(crate) async fn command(server: &str, command: &str) {
+pub(crate) async fn execute_on_server(server: &str, command: &str) {
     let mut connection = PgConnection::connect(server).await.expect("the server of the tests answers");
     sqlx::raw_sql(AssertSqlSafe(command.to_owned())).execute(&mut connection).await.unwrap();
     connection.close().await.unwrap();
@@ -127,7 +127,7 @@ pub(crate) async fn command(server: &str, command: &str) {
 
 impl Drop for TestDatabase {
     fn drop(&mut self) {
-        let Some((server, name)) = self.made.take() else { return };
+        let Some((server, name)) = self.server_and_name.take() else { return };
         // A test's own runtime may be ending.
         let dropping = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
 /// Passes on what it is sent, as long as it is told nothing else.
-pub(crate) struct Proxy {
+pub(crate) struct FaultProxy {
     port: u16,
     state: watch::Sender<State>,
     _accepting: AbortOnDropHandle<()>,
@@ -21,21 +21,21 @@ struct State {
     /// Nobody is let in.
     refuses: bool,
     /// How often all connections were cut.
-    cuts: u64,
+    disconnects: u64,
     /// The next commit reaches the server, and its answer reaches nobody: the connection is cut.
-    loses: Option<Losing>,
+    commit_loss: Option<CommitLoss>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Losing {
+enum CommitLoss {
     Armed,
     /// The commit is with the server.
     Sent,
 }
 
-impl Proxy {
+impl FaultProxy {
     /// A way to the server at `address`.
-    pub(crate) async fn to(address: String) -> Self {
+    pub(crate) async fn start(address: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let state = watch::Sender::new(State::default());
@@ -48,7 +48,7 @@ impl Proxy {
                 let (watched, address) = (watched.clone(), address.clone());
                 tokio::spawn(async move {
                     let Ok(server) = TcpStream::connect(&address).await else { return };
-                    pass(client, server, watched).await;
+                    forward(client, server, watched).await;
                 });
             }
         });
@@ -65,33 +65,33 @@ impl Proxy {
     }
 
     /// Cuts all connections, and lets nobody in; or does again.
-    pub(crate) fn refuse(&self, refuses: bool) {
+    pub(crate) fn refuse_connections(&self, refuses: bool) {
         self.state.send_modify(|state| {
             state.refuses = refuses;
-            state.cuts += u64::from(refuses);
+            state.disconnects += u64::from(refuses);
         });
     }
 
     /// The next commit is done, and nobody hears of it.
-    pub(crate) fn lose_a_commit(&self) {
-        self.state.send_modify(|state| state.loses = Some(Losing::Armed));
+    pub(crate) fn drop_next_commit_ack(&self) {
+        self.state.send_modify(|state| state.commit_loss = Some(CommitLoss::Armed));
     }
 
     /// Whether no commit is waited for any more.
-    pub(crate) fn has_lost_it(&self) -> bool {
-        self.state.borrow().loses.is_none()
+    pub(crate) fn commit_ack_dropped(&self) -> bool {
+        self.state.borrow().commit_loss.is_none()
     }
 }
 
-async fn pass(client: TcpStream, server: TcpStream, state: watch::Sender<State>) {
-    let cuts = state.borrow().cuts;
+async fn forward(client: TcpStream, server: TcpStream, state: watch::Sender<State>) {
+    let cuts = state.borrow().disconnects;
     let mut cut = state.subscribe();
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
         _ = pump(from_client, to_server, &state, Side::Client) => {}
         _ = pump(from_server, to_client, &state, Side::Server) => {}
-        _ = cut.wait_for(|state| state.cuts != cuts) => {}
+        _ = cut.wait_for(|state| state.disconnects != cuts) => {}
     }
 }
 
@@ -119,17 +119,17 @@ async fn pump(
         let bytes = &buffer[..count];
         if side == Side::Client && bytes.windows(6).any(|window| window == b"COMMIT") {
             state.send_if_modified(|state| {
-                is_losing = state.loses == Some(Losing::Armed);
+                is_losing = state.commit_loss == Some(CommitLoss::Armed);
                 if is_losing {
-                    state.loses = Some(Losing::Sent);
+                    state.commit_loss = Some(CommitLoss::Sent);
                 }
                 is_losing
             });
         }
-        if side == Side::Server && state.borrow().loses == Some(Losing::Sent) {
+        if side == Side::Server && state.borrow().commit_loss == Some(CommitLoss::Sent) {
             state.send_modify(|state| {
-                state.loses = None;
-                state.cuts += 1;
+                state.commit_loss = None;
+                state.disconnects += 1;
             });
             return Ok(());
         }

@@ -7,60 +7,60 @@ use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// How many lines are read ahead: more than a person writes while a turn runs.
-const READ_AHEAD: usize = 64;
+const MAX_LINES_READ_AHEAD: usize = 64;
 
 /// See the module.
-pub(super) struct Input {
-    lines: mpsc::Receiver<Line>,
+pub(super) struct LineInput {
+    lines: mpsc::Receiver<TimedLine>,
     /// Messages that were written while something else was asked.
-    messages: VecDeque<Heard>,
+    messages: VecDeque<InputLine>,
     /// Whether a person writes, who must have seen a question to answer it.
-    terminal: bool,
+    is_terminal: bool,
 }
 
-struct Line {
-    text: Heard,
+struct TimedLine {
+    text: InputLine,
     read_at: Instant,
 }
 
 /// A line of input.
-pub(super) type Heard = Result<String, Unreadable>;
+pub(super) type InputLine = Result<String, InputError>;
 
 /// Input that is no line of text. Its text is for the person.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum InputError {
     /// The line has bytes that are no characters.
     #[error("This line is not UTF-8: it was not sent.")]
-    NoText,
+    InvalidUtf8,
     /// There is no more input.
     #[error("The input cannot be read: {0}.")]
-    Broken(io::Error),
+    Io(io::Error),
 }
 
-impl Input {
+impl LineInput {
     /// Begins to read, on a thread of its own.
-    pub(super) fn read() -> Self {
-        let (sender, lines) = mpsc::channel(READ_AHEAD);
+    pub(super) fn spawn_reader() -> Self {
+        let (sender, lines) = mpsc::channel(MAX_LINES_READ_AHEAD);
         std::thread::spawn(move || {
             let mut input = io::stdin().lock();
-            while let Some(text) = line(&mut input) {
-                let is_last = matches!(text, Err(Unreadable::Broken(_)));
-                let is_heard = sender.blocking_send(Line { text, read_at: Instant::now() }).is_ok();
+            while let Some(text) = read_line(&mut input) {
+                let is_last = matches!(text, Err(InputError::Io(_)));
+                let is_heard = sender.blocking_send(TimedLine { text, read_at: Instant::now() }).is_ok();
                 if is_last || !is_heard {
                     return;
                 }
             }
         });
-        Self { lines, messages: VecDeque::new(), terminal: io::stdin().is_terminal() }
+        Self { lines, messages: VecDeque::new(), is_terminal: io::stdin().is_terminal() }
     }
 
     /// Whether a person writes, and no program.
-    pub(super) const fn is_a_persons(&self) -> bool {
-        self.terminal
+    pub(super) const fn is_interactive(&self) -> bool {
+        self.is_terminal
     }
 
     /// The next message; none at the end.
-    pub(super) async fn message(&mut self) -> Option<Heard> {
+    pub(super) async fn next_message(&mut self) -> Option<InputLine> {
         match self.messages.pop_front() {
             Some(message) => Some(message),
             None => self.lines.recv().await.map(|line| line.text),
@@ -68,11 +68,11 @@ impl Input {
     }
 
     /// The next answer to what was asked at `asked_at`; none at the end. Where nothing is asked, it never comes.
-    pub(super) async fn answer(&mut self, asked_at: Option<Instant>) -> Option<Heard> {
+    pub(super) async fn next_answer(&mut self, asked_at: Option<Instant>) -> Option<InputLine> {
         let Some(asked_at) = asked_at else { return std::future::pending().await };
         loop {
             let line = self.lines.recv().await?;
-            if self.terminal && line.read_at < asked_at {
+            if self.is_terminal && line.read_at < asked_at {
                 self.messages.push_back(line.text);
             } else {
                 return Some(line.text);
@@ -82,16 +82,16 @@ impl Input {
 }
 
 /// The next line, without its end; none at the end of the input.
-fn line(input: &mut impl BufRead) -> Option<Heard> {
+fn read_line(input: &mut impl BufRead) -> Option<InputLine> {
     let mut bytes = Vec::new();
     match input.read_until(b'\n', &mut bytes) {
         Ok(0) => return None,
         Ok(_) => {}
-        Err(error) => return Some(Err(Unreadable::Broken(error))),
+        Err(error) => return Some(Err(InputError::Io(error))),
     }
     let text = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
     let text = text.strip_suffix(b"\r").unwrap_or(text);
-    Some(String::from_utf8(text.to_owned()).map_err(|_| Unreadable::NoText))
+    Some(String::from_utf8(text.to_owned()).map_err(|_| InputError::InvalidUtf8))
 }
 
 #[cfg(test)]
@@ -104,30 +104,32 @@ mod tests {
     async fn what_a_person_wrote_before_a_question_does_not_answer_it() {
         for terminal in [true, false] {
             let (sender, lines) = mpsc::channel(9);
-            let mut input = Input { lines, messages: VecDeque::new(), terminal };
+            let mut input = LineInput { lines, messages: VecDeque::new(), is_terminal: terminal };
             let asked_at = Instant::now();
             let before = asked_at.checked_sub(Duration::from_millis(1)).unwrap();
             for (text, read_at) in [("y", before), ("n", asked_at), ("thanks", asked_at)] {
-                sender.send(Line { text: Ok(text.into()), read_at }).await.unwrap();
+                sender.send(TimedLine { text: Ok(text.into()), read_at }).await.unwrap();
             }
             drop(sender);
-            let text = |heard: Option<Heard>| heard.map(Result::unwrap);
-            let answer = text(input.answer(Some(asked_at)).await);
+            let text = |heard: Option<InputLine>| heard.map(Result::unwrap);
+            let answer = text(input.next_answer(Some(asked_at)).await);
             assert_eq!(answer.as_deref(), Some(if terminal { "n" } else { "y" }));
-            let next = text(input.message().await);
+            let next = text(input.next_message().await);
             assert_eq!(next.as_deref(), Some(if terminal { "y" } else { "n" }));
-            assert_eq!(text(input.message().await).as_deref(), Some("thanks"));
-            assert!(input.message().await.is_none() && input.answer(Some(asked_at)).await.is_none());
+            assert_eq!(text(input.next_message().await).as_deref(), Some("thanks"));
+            assert!(
+                input.next_message().await.is_none() && input.next_answer(Some(asked_at)).await.is_none()
+            );
         }
     }
 
     #[test]
     fn a_line_that_is_no_text_is_told_and_the_next_one_is_read() {
         let mut input = &b"one\r\n\xff\n\nlast"[..];
-        assert_eq!(line(&mut input).unwrap().unwrap(), "one");
-        assert!(matches!(line(&mut input), Some(Err(Unreadable::NoText))));
-        assert_eq!(line(&mut input).unwrap().unwrap(), "");
-        assert_eq!(line(&mut input).unwrap().unwrap(), "last");
-        assert!(line(&mut input).is_none());
+        assert_eq!(read_line(&mut input).unwrap().unwrap(), "one");
+        assert!(matches!(read_line(&mut input), Some(Err(InputError::InvalidUtf8))));
+        assert_eq!(read_line(&mut input).unwrap().unwrap(), "");
+        assert_eq!(read_line(&mut input).unwrap().unwrap(), "last");
+        assert!(read_line(&mut input).is_none());
     }
 }

@@ -8,34 +8,34 @@ use contract::assets::{Callback, Connection, ConnectionStatus};
 use reqwest::Url;
 use tokio::net::TcpListener;
 
-use super::callback::Place;
-use super::{Session, told};
+use super::callback::CallbackAddress;
+use super::{Session, usage_failure};
 use crate::client::ClientError;
 use crate::error::Failure;
-use crate::terminal::{on_one_line, say};
+use crate::terminal::{print_line, single_line};
 use crate::up::port;
 
 /// How long an authorization is good for, by the contract.
-const PATIENCE: Duration = Duration::from_mins(10);
+const AUTHORIZATION_TIMEOUT: Duration = Duration::from_mins(10);
 /// How often the engine is asked whether leave was given, where somebody else forwards the callback.
-const PAUSE: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How many times in a row it may not answer.
-const FAILURES: u32 = 5;
+const MAX_CONSECUTIVE_FAILURES: u32 = 5;
 
 /// An authorization that the engine has begun.
 pub(super) struct Authorization {
     server: String,
     /// Where the user gives leave.
-    address: Url,
+    authorization_url: Url,
     state: String,
 }
 
 /// Who takes the callback.
-enum Taker {
+enum CallbackReceiver {
     /// This command.
-    Here(Place, TcpListener),
+    Local(CallbackAddress, TcpListener),
     /// Whoever serves the address that the browser is sent back to.
-    Elsewhere,
+    External,
 }
 
 impl Authorization {
@@ -43,77 +43,82 @@ impl Authorization {
         // What else a browser takes for an address, a server must not make a person open.
         let address = Url::parse(address).ok().filter(|address| matches!(address.scheme(), "https" | "http"));
         let address = address.context("the engine gave no web address to give leave at")?;
-        Ok(Self { server: server.to_owned(), address, state })
+        Ok(Self { server: server.to_owned(), authorization_url: address, state })
     }
 
     /// Tells the user where to give leave, and waits until the server is connected.
-    pub(super) async fn give(self, session: &mut Session) -> Result<(), Failure> {
-        let taker = self.taker().await?;
-        let address = on_one_line(self.address.as_str(), usize::MAX);
-        say(&format!(
+    pub(super) async fn complete(self, session: &mut Session) -> Result<(), Failure> {
+        let callback_receiver = self.callback_receiver().await?;
+        let address = single_line(self.authorization_url.as_str(), usize::MAX);
+        print_line(&format!(
             "To let the engine use `{}`, open this address in a browser:\n\n{address}\n\nWaiting for your leave, ten \
              minutes at most; Ctrl-C ends.",
             self.server
         ))?;
         let Self { server, state, .. } = self;
-        let given = match taker {
-            Taker::Here(place, listener) => {
-                let finish = async |callback| finish(session, &server, callback).await;
-                place.receive(listener, state, PATIENCE, finish).await?
+        let given = match callback_receiver {
+            CallbackReceiver::Local(place, listener) => {
+                let finish = async |callback| forward_callback(session, &server, callback).await;
+                place.receive(listener, state, AUTHORIZATION_TIMEOUT, finish).await?
             }
-            Taker::Elsewhere => {
-                let look = async || session.look(&server).await;
-                tokio::time::timeout(PATIENCE, watched(look)).await.ok().transpose()?
+            CallbackReceiver::External => {
+                let look = async || session.find_connection(&server).await;
+                tokio::time::timeout(AUTHORIZATION_TIMEOUT, poll_until_connected(look))
+                    .await
+                    .ok()
+                    .transpose()?
             }
         };
-        given.ok_or_else(|| anyhow!("no leave was given within ten minutes; {}", again(&server)).into())
+        given.ok_or_else(|| anyhow!("no leave was given within ten minutes; {}", retry_hint(&server)).into())
     }
 
     /// Listens where the browser will be sent back to, if that is a free port of this machine.
-    async fn taker(&self) -> Result<Taker, Failure> {
-        let back = self.address.query_pairs().find(|(name, _)| name == "redirect_uri");
+    async fn callback_receiver(&self) -> Result<CallbackReceiver, Failure> {
+        let back = self.authorization_url.query_pairs().find(|(name, _)| name == "redirect_uri");
         let back = back.and_then(|(_, address)| Url::parse(&address).ok());
-        let Some(place) = back.as_ref().and_then(Place::of) else { return Ok(Taker::Elsewhere) };
+        let Some(place) = back.as_ref().and_then(CallbackAddress::parse_url) else {
+            return Ok(CallbackReceiver::External);
+        };
         let error = match place.listen().await {
-            Ok(listener) => return Ok(Taker::Here(place, listener)),
+            Ok(listener) => return Ok(CallbackReceiver::Local(place, listener)),
             Err(error) => error,
         };
         let port = place.address.port();
         let holder = tokio::task::spawn_blocking(move || port::holder(port)).await.ok().flatten();
         let why = holder.map_or_else(|| error.to_string(), |holder| format!("{holder} does"));
-        say(&format!(
+        print_line(&format!(
             "The browser will be sent back to {}, where this command cannot listen: {why}. What does must forward the \
              callback to the engine.\n",
             place.address
         ))?;
-        Ok(Taker::Elsewhere)
+        Ok(CallbackReceiver::External)
     }
 }
 
-fn again(server: &str) -> String {
+fn retry_hint(server: &str) -> String {
     format!("`roundhouse connection connect {server}` asks again")
 }
 
 /// Hands on what the browser brought back.
-async fn finish(session: &mut Session, server: &str, callback: Callback) -> Result<(), Failure> {
+async fn forward_callback(session: &mut Session, server: &str, callback: Callback) -> Result<(), Failure> {
     // The user may have taken longer than the engine stays awake.
-    session.renew().await?;
+    session.refresh_engine().await?;
     match session.engine.finish_authorization(&callback).await {
         Ok(_) => Ok(()),
         Err(ClientError::Refused { code: ErrorCode::OauthDenied, message }) => {
-            Err(anyhow!("{}; {}", on_one_line(&message, usize::MAX), again(server)).into())
+            Err(anyhow!("{}; {}", single_line(&message, usize::MAX), retry_hint(server)).into())
         }
-        Err(error) => Err(told(error)),
+        Err(error) => Err(usage_failure(error)),
     }
 }
 
 impl Session {
     /// The connection to a server, as the engine knows it now.
-    async fn look(&mut self, server: &str) -> Result<Option<Connection>, ClientError> {
+    async fn find_connection(&mut self, server: &str) -> Result<Option<Connection>, ClientError> {
         let connections = if let Ok(connections) = self.engine.connections().await {
             connections
         } else {
-            self.renew().await?;
+            self.refresh_engine().await?;
             self.engine.connections().await?
         };
         Ok(connections.into_iter().find(|connection| connection.server == server))
@@ -121,7 +126,7 @@ impl Session {
 }
 
 /// Looks again and again until the connection is made, or has failed.
-async fn watched(
+async fn poll_until_connected(
     mut look: impl AsyncFnMut() -> Result<Option<Connection>, ClientError>,
 ) -> Result<(), Failure> {
     let mut begun = None;
@@ -131,22 +136,22 @@ async fn watched(
             Ok(now) => {
                 failures = 0;
                 match progress(begun.get_or_insert_with(|| now.clone()).as_ref(), now.as_ref()) {
-                    Progress::Waits => {}
+                    Progress::Pending => {}
                     Progress::Connected => return Ok(()),
                     Progress::Failed(reason) => return Err(anyhow!(reason).into()),
                 }
             }
-            Err(error) if failures == FAILURES => return Err(error.into()),
+            Err(error) if failures == MAX_CONSECUTIVE_FAILURES => return Err(error.into()),
             Err(_) => failures += 1,
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
 /// How far an authorization is.
 #[derive(Debug, PartialEq, Eq)]
 enum Progress {
-    Waits,
+    Pending,
     Connected,
     Failed(String),
 }
@@ -157,19 +162,19 @@ fn progress(begun: Option<&Connection>, now: Option<&Connection>) -> Progress {
         // What only waited for leave is gone when none is given.
         return match begun {
             Some(_) => Progress::Failed("no leave was given, or the connection was removed".into()),
-            None => Progress::Waits,
+            None => Progress::Pending,
         };
     };
     match now.status {
         ConnectionStatus::Connected => Progress::Connected,
-        ConnectionStatus::Pending => Progress::Waits,
+        ConnectionStatus::Pending => Progress::Pending,
         // What is wrong with it may be why it is renewed.
         _ if begun.is_some_and(|begun| (begun.status, &begun.error) == (now.status, &now.error)) => {
-            Progress::Waits
+            Progress::Pending
         }
         status @ (ConnectionStatus::Expired | ConnectionStatus::Error) => {
             let error = now.error.as_deref().unwrap_or(status.name());
-            Progress::Failed(format!("the server was not connected: {}", on_one_line(error, usize::MAX)))
+            Progress::Failed(format!("the server was not connected: {}", single_line(error, usize::MAX)))
         }
     }
 }

@@ -13,7 +13,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use contract::assets::Callback;
 use reqwest::Url;
-use service::serve::{Bounds, serve};
+use service::serve::{ServeLimits, serve};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -21,23 +21,23 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Failure;
 
 /// One person's browser.
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: ServeLimits = ServeLimits {
     max_connections: 16,
     header_read_timeout: Duration::from_secs(10),
-    drain: Duration::from_secs(1),
+    drain_timeout: Duration::from_secs(1),
 };
 
 /// An address of this machine that a browser is sent back to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct CallbackAddress {
     /// Where to listen.
     pub(super) address: SocketAddr,
     path: String,
 }
 
-impl Place {
+impl CallbackAddress {
     /// The place at `url`; none if that is not a loopback address of plain HTTP with a port.
-    pub(super) fn of(url: &Url) -> Option<Self> {
+    pub(super) fn parse_url(url: &Url) -> Option<Self> {
         let ip = match url.host_str()? {
             // Browsers try this one too.
             "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -62,16 +62,16 @@ impl Place {
         finish: impl AsyncFnOnce(Callback) -> Result<T, Failure>,
     ) -> Result<Option<T>, Failure> {
         let (sender, arrival) = oneshot::channel();
-        let desk = Arc::new(Desk { path: self.path, state, waiting: Mutex::new(Some(sender)) });
+        let desk = Arc::new(CallbackState { path: self.path, state, pending: Mutex::new(Some(sender)) });
         let shutdown = CancellationToken::new();
-        let router = Router::new().fallback(answer).with_state(desk);
+        let router = Router::new().fallback(handle_request).with_state(desk);
         let serving = serve(listener, router, BOUNDS, shutdown.clone());
         let receiving = async {
             let received = match tokio::time::timeout(patience, arrival).await {
-                Ok(Ok(Arrival { callback, page })) => {
+                Ok(Ok(ReceivedCallback { callback, respond: page })) => {
                     let finished = finish(callback).await;
                     // A browser that has gone is told nothing; the terminal says the same.
-                    let _ = page.send(Page::of(&finished));
+                    let _ = page.send(Page::from_result(&finished));
                     finished.map(Some)
                 }
                 Ok(Err(_)) | Err(_) => Ok(None),
@@ -84,17 +84,17 @@ impl Place {
 }
 
 /// Where the browser's requests are looked at.
-struct Desk {
+struct CallbackState {
     path: String,
     state: String,
     /// Who waits for the callback, until it is there.
-    waiting: Mutex<Option<oneshot::Sender<Arrival>>>,
+    pending: Mutex<Option<oneshot::Sender<ReceivedCallback>>>,
 }
 
 /// What the browser brought, and who shows it what has come of that.
-struct Arrival {
+struct ReceivedCallback {
     callback: Callback,
-    page: oneshot::Sender<Page>,
+    respond: oneshot::Sender<Page>,
 }
 
 /// What the browser shows.
@@ -103,7 +103,7 @@ struct Page {
     text: String,
 }
 
-async fn answer(State(desk): State<Arc<Desk>>, request: Request) -> Page {
+async fn handle_request(State(desk): State<Arc<CallbackState>>, request: Request) -> Page {
     // A look ahead with HEAD must not use up the one callback.
     if request.uri().path() != desk.path || request.method() != Method::GET {
         return Page::new(StatusCode::NOT_FOUND, "There is nothing here.");
@@ -116,9 +116,10 @@ async fn answer(State(desk): State<Arc<Desk>>, request: Request) -> Page {
             return Page::new(StatusCode::BAD_REQUEST, text);
         }
     };
-    let waiting = desk.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let waiting = desk.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (page, shown) = oneshot::channel();
-    let is_first = waiting.is_some_and(|waiting| waiting.send(Arrival { callback, page }).is_ok());
+    let is_first =
+        waiting.is_some_and(|waiting| waiting.send(ReceivedCallback { callback, respond: page }).is_ok());
     if !is_first {
         return Page::new(StatusCode::GONE, "This was used already. The terminal says what has come of it.");
     }
@@ -130,7 +131,7 @@ impl Page {
         Self { status, text: text.to_owned() }
     }
 
-    fn of<T>(finished: &Result<T, Failure>) -> Self {
+    fn from_result<T>(finished: &Result<T, Failure>) -> Self {
         match finished {
             Ok(_) => Self::new(StatusCode::OK, "Connected. You can close this page."),
             Err(failure) => {

@@ -4,11 +4,11 @@ use anyhow::anyhow;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_mins(10);
-const FAR: Duration = Duration::from_secs(30);
+const CALLBACK_TIMEOUT: Duration = Duration::from_mins(10);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-fn place(url: &str) -> Option<(String, String)> {
-    let place = Place::of(&Url::parse(url).unwrap())?;
+fn parse_place(url: &str) -> Option<(String, String)> {
+    let place = CallbackAddress::parse_url(&Url::parse(url).unwrap())?;
     Some((place.address.to_string(), place.path))
 }
 
@@ -21,10 +21,10 @@ fn only_a_port_of_this_machine_is_listened_on() {
         ("http://localhost:9", "127.0.0.1:9"),
         ("http://[::1]:8765", "[::1]:8765"),
     ] {
-        assert_eq!(place(&format!("{base}{path}")), Some((address.to_owned(), path.to_owned())));
+        assert_eq!(parse_place(&format!("{base}{path}")), Some((address.to_owned(), path.to_owned())));
     }
     assert_eq!(
-        place("http://127.0.0.1:1/my/base{x}/cb"),
+        parse_place("http://127.0.0.1:1/my/base{x}/cb"),
         Some(("127.0.0.1:1".into(), "/my/base%7Bx%7D/cb".into()))
     );
     for other in [
@@ -38,20 +38,20 @@ fn only_a_port_of_this_machine_is_listened_on() {
         "http://localhost.example.com:8765/cb",
         "app://callback",
     ] {
-        assert_eq!(place(other), None, "{other}");
+        assert_eq!(parse_place(other), None, "{other}");
     }
 }
 
 /// Someone who waits for the state `s` on a free port; and the address of the callback.
-async fn waiting(
+async fn run_receiver(
     finish: impl AsyncFnOnce(Callback) -> Result<&'static str, Failure>,
     browser: impl AsyncFnOnce(String),
 ) -> Result<Option<&'static str>, Failure> {
-    let place = Place { address: "127.0.0.1:0".parse().unwrap(), path: "/cb".into() };
+    let place = CallbackAddress { address: "127.0.0.1:0".parse().unwrap(), path: "/cb".into() };
     let listener = place.listen().await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
-    let received = place.receive(listener, "s".into(), PATIENCE, finish);
-    tokio::join!(tokio::time::timeout(FAR, received), browser(address)).0.expect("it ends")
+    let received = place.receive(listener, "s".into(), CALLBACK_TIMEOUT, finish);
+    tokio::join!(tokio::time::timeout(TEST_TIMEOUT, received), browser(address)).0.expect("it ends")
 }
 
 async fn get(url: String) -> (u16, String) {
@@ -99,7 +99,7 @@ async fn one_callback_with_the_state_is_forwarded_and_nothing_else() {
         assert_eq!(first, (200, "Connected. You can close this page.\n".to_owned()));
         assert_eq!(again.0, 410, "{}", again.1);
     };
-    assert_eq!(waiting(finish, browser).await.unwrap(), Some("done"));
+    assert_eq!(run_receiver(finish, browser).await.unwrap(), Some("done"));
     assert_eq!(forwarded.load(Ordering::Relaxed), 1);
 }
 
@@ -110,15 +110,15 @@ async fn what_went_wrong_is_shown_in_the_browser_too() {
         assert_eq!(status, 502);
         assert!(page.starts_with("Not connected: <b>no</b> leave\n"), "{page}");
     };
-    let ended = waiting(async |_| Err(anyhow!("<b>no</b> leave").into()), browser).await;
+    let ended = run_receiver(async |_| Err(anyhow!("<b>no</b> leave").into()), browser).await;
     assert_eq!(ended.unwrap_err().to_string(), "<b>no</b> leave");
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_never_comes_is_not_waited_for_for_ever() {
-    let place = Place { address: "127.0.0.1:0".parse().unwrap(), path: "/cb".into() };
+    let place = CallbackAddress { address: "127.0.0.1:0".parse().unwrap(), path: "/cb".into() };
     let listener = place.listen().await.unwrap();
     let begun = tokio::time::Instant::now();
-    let received = place.receive(listener, "s".into(), PATIENCE, async |_| Ok(())).await.unwrap();
-    assert_eq!((received, begun.elapsed()), (None, PATIENCE));
+    let received = place.receive(listener, "s".into(), CALLBACK_TIMEOUT, async |_| Ok(())).await.unwrap();
+    assert_eq!((received, begun.elapsed()), (None, CALLBACK_TIMEOUT));
 }

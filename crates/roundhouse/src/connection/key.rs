@@ -9,29 +9,29 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 use crate::error::Failure;
 
 /// The most bytes that are read, several times what any engine takes.
-const MAX_BYTES: u64 = 64 * 1024;
+const MAX_KEY_BYTES: u64 = 64 * 1024;
 
 /// Asks for the key at the terminal, without showing it; takes it from standard input where that is no terminal. None
 /// if nothing is given.
-pub(super) async fn ask(server: &str) -> Result<Option<Credentials>, Failure> {
+pub(super) async fn read_key(server: &str) -> Result<Option<Credentials>, Failure> {
     let terminal = io::stdin().is_terminal();
     // Dropped with this future, also when Ctrl-C ends it.
     let _unseen = if terminal {
-        let unseen = Unseen::begin().context("the terminal cannot be told to show nothing")?;
+        let unseen = EchoGuard::disable_echo().context("the terminal cannot be told to show nothing")?;
         let question = format!("Key for `{server}` (empty: the one that it was given before): ");
         io::stderr().lock().write_all(question.as_bytes())?;
         Some(unseen)
     } else {
         None
     };
-    let read = tokio::task::spawn_blocking(move || read(terminal)).await;
+    let read = tokio::task::spawn_blocking(move || read_credentials(terminal)).await;
     let key = read.context("standard input cannot be read")?.context("standard input cannot be read")?;
     Ok(Some(key).filter(|credentials| !credentials.api_key.is_empty()))
 }
 
 /// A line of a person, or all that another program writes.
-fn read(terminal: bool) -> io::Result<Credentials> {
-    let mut input = io::stdin().lock().take(MAX_BYTES);
+fn read_credentials(terminal: bool) -> io::Result<Credentials> {
+    let mut input = io::stdin().lock().take(MAX_KEY_BYTES);
     let mut text = String::new();
     if terminal {
         input.read_line(&mut text)?;
@@ -42,27 +42,27 @@ fn read(terminal: bool) -> io::Result<Credentials> {
 }
 
 /// While it lives, the terminal does not show what is typed.
-struct Unseen {
-    before: Termios,
+struct EchoGuard {
+    original_termios: Termios,
     input: Stdin,
     output: Stderr,
 }
 
-impl Unseen {
-    fn begin() -> io::Result<Self> {
+impl EchoGuard {
+    fn disable_echo() -> io::Result<Self> {
         let input = io::stdin();
         let before = tcgetattr(&input)?;
         let mut unseen = before.clone();
         unseen.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
         tcsetattr(&input, OptionalActions::Flush, &unseen)?;
-        Ok(Self { before, input, output: io::stderr() })
+        Ok(Self { original_termios: before, input, output: io::stderr() })
     }
 }
 
-impl Drop for Unseen {
+impl Drop for EchoGuard {
     fn drop(&mut self) {
         // A terminal that is gone shows nothing any more.
-        let _ = tcsetattr(&self.input, OptionalActions::Now, &self.before);
+        let _ = tcsetattr(&self.input, OptionalActions::Now, &self.original_termios);
         // The person's own end of the line was not shown either.
         let _ = self.output.write_all(b"\n");
     }

@@ -2,11 +2,11 @@
 
 use contract::assets::{AuthKind, Connection, Server};
 
-use crate::terminal::{cut, on_one_line};
+use crate::terminal::{single_line, truncate_columns};
 
 /// A row per server, in the order of their names, and one per connection to a server that the catalog does not name any
 /// more; below each what is wrong with the connection, and its tools. Lines are cut to so many columns.
-pub(super) fn of(servers: &[Server], connections: &[Connection], columns: Option<usize>) -> String {
+pub(super) fn render(servers: &[Server], connections: &[Connection], columns: Option<usize>) -> String {
     let known = servers.iter().map(|server| {
         let connection = connections.iter().find(|connection| connection.server == server.name);
         Row::new(&server.name, Some(server), connection)
@@ -19,7 +19,7 @@ pub(super) fn of(servers: &[Server], connections: &[Connection], columns: Option
     let widest = |cell: fn(&Row) -> &str| rows.iter().map(|row| cell(row).chars().count()).max().unwrap_or(0);
     let (name, needs, status, tools) = (
         widest(|row| &row.name),
-        widest(|row| &row.needs),
+        widest(|row| &row.auth),
         widest(|row| &row.status),
         widest(|row| &row.tools),
     );
@@ -27,14 +27,14 @@ pub(super) fn of(servers: &[Server], connections: &[Connection], columns: Option
     for row in &rows {
         lines.push(format!(
             "{:name$}  {:needs$}  {:status$}  {:>tools$}  {}",
-            row.name, row.needs, row.status, row.tools, row.about
+            row.name, row.auth, row.status, row.tools, row.description
         ));
-        lines.extend(row.below.iter().map(|text| format!("{:name$}  {text}", "")));
+        lines.extend(row.details.iter().map(|text| format!("{:name$}  {text}", "")));
     }
     let shown: Vec<_> = lines
         .iter()
         .map(|line| line.trim_end())
-        .map(|line| columns.map_or_else(|| line.to_owned(), |columns| cut(line, columns)))
+        .map(|line| columns.map_or_else(|| line.to_owned(), |columns| truncate_columns(line, columns)))
         .collect();
     shown.join("\n")
 }
@@ -42,27 +42,27 @@ pub(super) fn of(servers: &[Server], connections: &[Connection], columns: Option
 /// The cells of a row, and the lines below it.
 struct Row {
     name: String,
-    needs: String,
+    auth: String,
     status: String,
     tools: String,
-    about: String,
-    below: Vec<String>,
+    description: String,
+    details: Vec<String>,
 }
 
 impl Row {
     fn heading() -> Self {
         Self {
             name: "SERVER".into(),
-            needs: "NEEDS".into(),
+            auth: "NEEDS".into(),
             status: "STATUS".into(),
             tools: "TOOLS".into(),
-            about: "WHAT IT IS FOR".into(),
-            below: Vec::new(),
+            description: "WHAT IT IS FOR".into(),
+            details: Vec::new(),
         }
     }
 
     fn new(name: &str, server: Option<&Server>, connection: Option<&Connection>) -> Self {
-        let whole = |text: &str| on_one_line(text, usize::MAX);
+        let whole = |text: &str| single_line(text, usize::MAX);
         let needs = match server.map(|server| server.auth) {
             Some(AuthKind::None) => "nothing",
             Some(AuthKind::ApiKey) => "a key",
@@ -74,11 +74,11 @@ impl Row {
             connection.map(|connection| connection.tools.join(", ")).filter(|names| !names.is_empty());
         Self {
             name: whole(name),
-            needs: needs.into(),
+            auth: needs.into(),
             status: connection.map_or("not connected", |connection| connection.status.name()).into(),
             tools: connection.map_or_else(|| "-".into(), |connection| connection.tools.len().to_string()),
-            about: server.map(|server| whole(&server.description)).unwrap_or_default(),
-            below: error.map(whole).into_iter().chain(tools.as_deref().map(whole)).collect(),
+            description: server.map(|server| whole(&server.description)).unwrap_or_default(),
+            details: error.map(whole).into_iter().chain(tools.as_deref().map(whole)).collect(),
         }
     }
 }
@@ -111,7 +111,7 @@ mod tests {
         }
     }
 
-    fn some() -> (Vec<Server>, Vec<Connection>) {
+    fn sample() -> (Vec<Server>, Vec<Connection>) {
         let servers = vec![
             server("clock", "What time it is, and where", AuthKind::None),
             server("issues", "Issues\u{1b}[2J and\nboards", AuthKind::OAuth),
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn servers_and_connections_are_one_table() {
-        let (servers, connections) = some();
+        let (servers, connections) = sample();
         let expected = r"
 SERVER  NEEDS       STATUS         TOOLS  WHAT IT IS FOR
 clock   nothing     connected          2  What time it is, and where
@@ -143,13 +143,13 @@ mail    a key       not connected      -
 gone    -           error              1
         the catalog names no such server any more
         x";
-        pretty_assertions::assert_eq!(of(&servers, &connections, None), expected.trim_start());
+        pretty_assertions::assert_eq!(render(&servers, &connections, None), expected.trim_start());
     }
 
     #[test]
     fn lines_end_where_the_terminal_does() {
-        let (servers, connections) = some();
-        let shown = of(&servers, &connections, Some(50));
+        let (servers, connections) = sample();
+        let shown = render(&servers, &connections, Some(50));
         assert!(shown.lines().all(|line| line.chars().count() <= 50), "{shown}");
         assert!(shown.contains("2  What ti…\n"), "{shown}");
     }

@@ -9,27 +9,28 @@ const PROVIDER_KEYS: [&str; 5] =
     ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OLLAMA_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
 
 /// Settings of the engine that do not begin with `LLM_`.
-const ENGINE_SETTINGS: [&str; 9] = [
+const ENGINE_SETTINGS: [&str; 10] = [
     "ENGINE_ALLOW_UNCONFINED",
     "ENGINE_LOG_LEVEL",
+    "ENGINE_MEMORY_BUDGET_MB",
     "ENGINE_WEB_ALLOW",
     "CHANNEL_STATE_TTL_ACTIVE",
     "CHANNEL_STATE_TTL_HITL",
     "LC_BATCH_INTERVAL_HOURS",
     "OAUTH_CLIENT_METADATA_URL",
-    REDIRECT_BASE,
+    REDIRECT_BASE_VAR,
     "REACTIVE_COMPACT_ENABLED",
 ];
 
 /// Where authorization servers send the user's browser back to.
-const REDIRECT_BASE: &str = "OAUTH_REDIRECT_BASE_URL";
+const REDIRECT_BASE_VAR: &str = "OAUTH_REDIRECT_BASE_URL";
 
 /// Where `roundhouse connection connect` takes the browser. Always the same: authorization servers remember it.
-const HERE: &str = "http://127.0.0.1:8765";
+const LOCAL_REDIRECT_BASE: &str = "http://127.0.0.1:8765";
 
 /// The variables for engines: every `LLM_…`, each provider's key and each engine setting that is set; the
 /// offline provider where no provider is named at all, and this machine where nobody says where browsers are sent back to.
-pub(super) fn for_engines(env: &dyn Env) -> BTreeMap<String, String> {
+pub(super) fn engine_env(env: &dyn Env) -> BTreeMap<String, String> {
     let wanted = |name: &str| {
         name.starts_with("LLM_") || PROVIDER_KEYS.contains(&name) || ENGINE_SETTINGS.contains(&name)
     };
@@ -47,7 +48,7 @@ pub(super) fn for_engines(env: &dyn Env) -> BTreeMap<String, String> {
     if !passed.keys().any(names_provider) {
         passed.insert("LLM_PROVIDER".into(), "scripted".into());
     }
-    passed.entry(REDIRECT_BASE.into()).or_insert_with(|| HERE.into());
+    passed.entry(REDIRECT_BASE_VAR.into()).or_insert_with(|| LOCAL_REDIRECT_BASE.into());
     // An engine's working directory is its own folder.
     if let Some(script) = passed.get_mut("LLM_SCRIPT_PATH")
         && let Ok(absolute) = std::path::absolute(&*script)
@@ -61,11 +62,11 @@ pub(super) fn for_engines(env: &dyn Env) -> BTreeMap<String, String> {
 mod tests {
     use super::*;
 
-    fn passed(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn passed_env(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
         let env: BTreeMap<String, String> =
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let mut passed = for_engines(&env);
-        passed.retain(|name, value| name != REDIRECT_BASE || value != HERE);
+        let mut passed = engine_env(&env);
+        passed.retain(|name, value| name != REDIRECT_BASE_VAR || value != LOCAL_REDIRECT_BASE);
         passed.into_iter().collect()
     }
 
@@ -77,31 +78,37 @@ mod tests {
     fn only_what_engines_need_is_passed() {
         let set =
             [("ENGINE_LOG_LEVEL", "debug"), ("HOME", "/h"), ("OPENAI_API_KEY", "k"), ("GITHUB_API_KEY", "k")];
-        assert_eq!(passed(&set), owned(&[("ENGINE_LOG_LEVEL", "debug"), ("OPENAI_API_KEY", "k")]));
+        assert_eq!(passed_env(&set), owned(&[("ENGINE_LOG_LEVEL", "debug"), ("OPENAI_API_KEY", "k")]));
     }
 
     #[test]
     fn browsers_are_sent_back_to_this_machine_unless_somebody_says_otherwise() {
-        for set in [vec![], vec![(REDIRECT_BASE.to_owned(), String::new())]] {
+        for set in [vec![], vec![(REDIRECT_BASE_VAR.to_owned(), String::new())]] {
             let set: BTreeMap<String, String> = set.into_iter().collect();
-            assert_eq!(for_engines(&set).get(REDIRECT_BASE).map(String::as_str), Some(HERE));
+            assert_eq!(
+                engine_env(&set).get(REDIRECT_BASE_VAR).map(String::as_str),
+                Some(LOCAL_REDIRECT_BASE)
+            );
         }
         let set = [
             ("LLM_PROVIDER", "scripted"),
             ("OAUTH_CLIENT_METADATA_URL", "https://app.example.com/client.json"),
             ("OAUTH_REDIRECT_BASE_URL", "https://app.example.com"),
         ];
-        assert_eq!(passed(&set), owned(&set));
+        assert_eq!(passed_env(&set), owned(&set));
     }
 
     #[test]
     fn without_a_provider_the_offline_one_answers() {
-        assert_eq!(passed(&[]), owned(&[("LLM_PROVIDER", "scripted")]));
-        assert_eq!(passed(&[("OPENAI_API_KEY", "")]), owned(&[("LLM_PROVIDER", "scripted")]));
-        assert_eq!(passed(&[("GEMINI_API_KEY", "k")]), owned(&[("GEMINI_API_KEY", "k")]));
+        assert_eq!(passed_env(&[]), owned(&[("LLM_PROVIDER", "scripted")]));
+        assert_eq!(passed_env(&[("OPENAI_API_KEY", "")]), owned(&[("LLM_PROVIDER", "scripted")]));
+        assert_eq!(passed_env(&[("GEMINI_API_KEY", "k")]), owned(&[("GEMINI_API_KEY", "k")]));
         let ollama = [("LLM_PROVIDER", "scripted"), ("OLLAMA_API_KEY", "k")];
-        assert_eq!(passed(&[("OLLAMA_API_KEY", "k")]), owned(&ollama));
+        assert_eq!(passed_env(&[("OLLAMA_API_KEY", "k")]), owned(&ollama));
         let script = [("LLM_SCRIPT_PATH", "/s.yaml")];
-        assert_eq!(passed(&script), owned(&[("LLM_PROVIDER", "scripted"), ("LLM_SCRIPT_PATH", "/s.yaml")]));
+        assert_eq!(
+            passed_env(&script),
+            owned(&[("LLM_PROVIDER", "scripted"), ("LLM_SCRIPT_PATH", "/s.yaml")])
+        );
     }
 }

@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 
 use contract::Timestamp;
 use rustix::fs::Access;
-use service::lock::{FileLock, Holder, LockError};
+use service::lock::{FileLock, LockError, LockHolder};
 
 /// The file with the `demo` product's key.
-pub(crate) const PLATFORM_KEY: &str = "platform.key";
+pub(crate) const PLATFORM_KEY_FILE: &str = "platform.key";
 /// The file with the orchestrator's address.
-pub(crate) const ADDRESS: &str = "address";
+pub(crate) const ADDRESS_FILE: &str = "address";
 /// The registry's file.
-pub(super) const REGISTRY: &str = "registry.sqlite";
+pub(super) const REGISTRY_FILE: &str = "registry.sqlite";
 /// The engines' folder.
-pub(crate) const ENGINES: &str = "engines";
+pub(crate) const ENGINES_FOLDER: &str = "engines";
 /// The catalog's folder.
-pub(super) const CATALOG: &str = "catalog";
-const LOCK: &str = "lock";
+pub(super) const CATALOG_FOLDER: &str = "catalog";
+const LOCK_FILE: &str = "lock";
 
 /// What is wrong with a folder, for the person whose folder it is.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub(crate) enum FolderError {
         /// The folder.
         path: PathBuf,
         /// Who.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// A key is gone or damaged, and what it protects is there.
     #[error(
@@ -62,13 +62,13 @@ pub(crate) enum FolderError {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct UpFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl UpFolder {
     /// The folder `dir`, or the default one. Nothing is touched yet.
-    pub(crate) fn at(dir: Option<&Path>) -> Result<Self, FolderError> {
+    pub(crate) fn resolve(dir: Option<&Path>) -> Result<Self, FolderError> {
         if let Some(dir) = dir {
             let path = std::path::absolute(dir)
                 .map_err(|reason| FolderError::Unusable { path: dir.to_owned(), reason })?;
@@ -97,24 +97,24 @@ impl Folder {
     }
 
     /// Makes the folder where it is missing, and takes it for this process.
-    pub(super) fn take(&self, now: Timestamp) -> Result<Taken<'_>, FolderError> {
+    pub(super) fn lock(&self, now: Timestamp) -> Result<LockedFolder<'_>, FolderError> {
         let unusable = |reason| FolderError::Unusable { path: self.path.clone(), reason };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path).map_err(unusable)?;
-        let lock = FileLock::take(&self.path.join(LOCK), now).map_err(|error| match error {
+        let lock = FileLock::acquire(&self.path.join(LOCK_FILE), now).map_err(|error| match error {
             LockError::Held(holder) => FolderError::InUse { path: self.path.clone(), holder },
             LockError::Io { file, source } => FolderError::Unusable { path: file, reason: source },
         })?;
-        Ok(Taken { folder: self, _lock: lock })
+        Ok(LockedFolder { folder: self, _lock: lock })
     }
 }
 
 /// A folder that this process holds.
-pub(super) struct Taken<'a> {
-    folder: &'a Folder,
+pub(super) struct LockedFolder<'a> {
+    folder: &'a UpFolder,
     _lock: FileLock,
 }
 
-impl Taken<'_> {
+impl LockedFolder<'_> {
     /// A path in it.
     pub(super) fn join(&self, name: &str) -> PathBuf {
         self.folder.path.join(name)
@@ -122,7 +122,7 @@ impl Taken<'_> {
 
     /// The key in the file `name`, made by `make` at the first start. Once there is a registry, its keys must
     /// be there too: made anew they would open nothing.
-    pub(super) fn key<E>(
+    pub(super) fn load_or_create_key<E>(
         &self,
         name: &str,
         make: impl FnOnce() -> Result<String, E>,
@@ -133,7 +133,7 @@ impl Taken<'_> {
             Ok(text) if valid(text.trim()) => Ok(text.trim().to_owned()),
             Ok(_) => Err(FolderError::BrokenKey { path, what: "does not hold a key" }.into()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if self.join(REGISTRY).exists() {
+                if self.join(REGISTRY_FILE).exists() {
                     return Err(FolderError::BrokenKey { path, what: "is missing" }.into());
                 }
                 let key = make().map_err(KeyError::Make)?;
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn keys_are_made_once_and_for_their_owner_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::at(Some(&dir.path().join("up"))).unwrap();
-        let taken = folder.take(NOW).unwrap();
-        assert_eq!(taken.key("a.key", MAKE, |_| true).unwrap(), "a-key");
-        assert_eq!(taken.key("a.key", || Err("made twice"), |_| true).unwrap(), "a-key");
+        let folder = UpFolder::resolve(Some(&dir.path().join("up"))).unwrap();
+        let taken = folder.lock(NOW).unwrap();
+        assert_eq!(taken.load_or_create_key("a.key", MAKE, |_| true).unwrap(), "a-key");
+        assert_eq!(taken.load_or_create_key("a.key", || Err("made twice"), |_| true).unwrap(), "a-key");
         let mode = |name: &str| fs::metadata(taken.join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode("a.key"), 0o600);
         assert_eq!(fs::metadata(folder.path()).unwrap().permissions().mode() & 0o777, 0o700);
@@ -195,40 +195,40 @@ mod tests {
     #[test]
     fn a_registry_without_its_key_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::at(Some(dir.path())).unwrap();
-        let taken = folder.take(NOW).unwrap();
-        fs::write(taken.join(REGISTRY), "").unwrap();
-        let missing = taken.key("a.key", MAKE, |_| true).unwrap_err().to_string();
+        let folder = UpFolder::resolve(Some(dir.path())).unwrap();
+        let taken = folder.lock(NOW).unwrap();
+        fs::write(taken.join(REGISTRY_FILE), "").unwrap();
+        let missing = taken.load_or_create_key("a.key", MAKE, |_| true).unwrap_err().to_string();
         assert!(missing.contains("a.key is missing"), "{missing}");
         fs::write(taken.join("a.key"), "damaged").unwrap();
-        let damaged = taken.key("a.key", MAKE, |_| false).unwrap_err().to_string();
+        let damaged = taken.load_or_create_key("a.key", MAKE, |_| false).unwrap_err().to_string();
         assert!(damaged.contains("does not hold a key"), "{damaged}");
     }
 
     #[test]
     fn a_folder_is_taken_once() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::at(Some(dir.path())).unwrap();
-        let taken = folder.take(NOW).unwrap();
-        let second = folder.take(NOW).err().unwrap().to_string();
+        let folder = UpFolder::resolve(Some(dir.path())).unwrap();
+        let taken = folder.lock(NOW).unwrap();
+        let second = folder.lock(NOW).err().unwrap().to_string();
         assert!(second.contains(&format!("process {}", std::process::id())), "{second}");
         drop(taken);
-        assert!(folder.take(NOW).is_ok());
+        assert!(folder.lock(NOW).is_ok());
     }
 
     #[test]
     fn what_cannot_be_a_folder_is_named() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let folder = Folder::at(Some(&file.path().join("up"))).unwrap();
-        let refused = folder.take(NOW).err().unwrap().to_string();
+        let folder = UpFolder::resolve(Some(&file.path().join("up"))).unwrap();
+        let refused = folder.lock(NOW).err().unwrap().to_string();
         assert!(refused.contains(file.path().to_str().unwrap()) && refused.contains("--dir"), "{refused}");
         for path in [file.path(), folder.path()] {
-            let refused = Folder::at(Some(path)).unwrap().check().unwrap_err().to_string();
+            let refused = UpFolder::resolve(Some(path)).unwrap().check().unwrap_err().to_string();
             assert!(refused.contains("Not a directory") || refused.contains("not a directory"), "{refused}");
         }
         let folder = tempfile::tempdir().unwrap();
         for path in [folder.path().to_owned(), folder.path().join("new/folder")] {
-            Folder::at(Some(&path)).unwrap().check().unwrap();
+            UpFolder::resolve(Some(&path)).unwrap().check().unwrap();
             assert!(fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is touched");
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::folder::PLATFORM_KEY;
+use super::folder::PLATFORM_KEY_FILE;
 
 /// See the module. Each command is one line that works by itself in any shell.
 pub(super) struct Guide<'a> {
@@ -13,15 +13,15 @@ pub(super) struct Guide<'a> {
     /// The folder of this `up`.
     pub(super) folder: &'a Path,
     /// Whether that is the default folder, which commands need not name.
-    pub(super) default: bool,
+    pub(super) is_default_folder: bool,
     /// The model that answers.
     pub(super) model: &'a str,
 }
 
 impl fmt::Display for Guide<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, folder, default, model } = self;
-        let key = quoted(&folder.join(PLATFORM_KEY));
+        let Self { address, folder, is_default_folder: default, model } = self;
+        let key = shell_quoted(&folder.join(PLATFORM_KEY_FILE));
         // Keys come to curl by its standard input: whoever is on this machine can read what commands are given.
         let admit = format!(
             "sed 's/^/X-Platform-Key: /' {key} | curl -sS -X POST http://{address}/engines/ada/admit -H @- \
@@ -36,10 +36,11 @@ impl fmt::Display for Guide<'_> {
             field("api_key", "X-Engine-Key: "),
             field("url", ""),
         );
-        let program = std::env::current_exe().map_or_else(|_| "roundhouse".into(), |path| quoted(&path));
-        let dir = if *default { String::new() } else { format!(" --dir {}", quoted(folder)) };
+        let program =
+            std::env::current_exe().map_or_else(|_| "roundhouse".into(), |path| shell_quoted(&path));
+        let dir = if *default { String::new() } else { format!(" --dir {}", shell_quoted(folder)) };
         writeln!(f, "Roundhouse is up at http://{address}")?;
-        writeln!(f, "  product  demo, its key in {}", folder.join(PLATFORM_KEY).display())?;
+        writeln!(f, "  product  demo, its key in {}", folder.join(PLATFORM_KEY_FILE).display())?;
         writeln!(f, "  folder   {} (keys, registry, engines, catalog)", folder.display())?;
         writeln!(f, "  model    {model}")?;
         writeln!(f, "\nIn another terminal, as the user `ada`:\n")?;
@@ -51,7 +52,7 @@ impl fmt::Display for Guide<'_> {
 }
 
 /// A path as one word of a shell.
-fn quoted(path: &Path) -> String {
+fn shell_quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));
     if plain { text.into_owned() } else { format!("'{}'", text.replace('\'', r"'\''")) }
@@ -63,7 +64,7 @@ mod tests {
 
     #[test]
     fn paths_stay_one_word() {
-        assert_eq!(quoted(Path::new("/a/b-c.d")), "/a/b-c.d");
-        assert_eq!(quoted(Path::new("/my files/it's")), r"'/my files/it'\''s'");
+        assert_eq!(shell_quoted(Path::new("/a/b-c.d")), "/a/b-c.d");
+        assert_eq!(shell_quoted(Path::new("/my files/it's")), r"'/my files/it'\''s'");
     }
 }

@@ -9,7 +9,7 @@ pub(crate) fn holder(port: u16) -> Option<String> {
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
         .filter_map(|table| fs::read_to_string(table).ok())
-        .flat_map(|table| listening(&table, port))
+        .flat_map(|table| listening_inodes(&table, port))
         .map(|inode| format!("socket:[{inode}]"))
         .collect();
     // `/proc/self` and its like name a process a second time, and not by its number.
@@ -17,12 +17,12 @@ pub(crate) fn holder(port: u16) -> Option<String> {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
     };
     let mut processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path()).filter(is_process);
-    processes.find(|process| holds(process, &sockets)).map(|process| named(&process))
+    processes.find(|process| holds_any(process, &sockets)).map(|process| describe_process(&process))
 }
 
 /// The inodes of the sockets that listen on `port`, from a table in the form of `/proc/net/tcp`
 /// (`proc_net_tcp` in the kernel's documentation).
-fn listening(table: &str, port: u16) -> Vec<String> {
+fn listening_inodes(table: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";
     let inode = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -33,7 +33,7 @@ fn listening(table: &str, port: u16) -> Vec<String> {
     table.lines().skip(1).filter_map(inode).collect()
 }
 
-fn holds(process: &Path, sockets: &[String]) -> bool {
+fn holds_any(process: &Path, sockets: &[String]) -> bool {
     let Ok(files) = fs::read_dir(process.join("fd")) else { return false };
     files
         .flatten()
@@ -41,7 +41,7 @@ fn holds(process: &Path, sockets: &[String]) -> bool {
         .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
 }
 
-fn named(process: &Path) -> String {
+fn describe_process(process: &Path) -> String {
     let pid = process.file_name().unwrap_or_default().to_string_lossy();
     let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
     format!("{} (process {pid})", name.trim())

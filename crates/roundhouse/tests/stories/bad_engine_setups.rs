@@ -6,49 +6,49 @@ use std::fs;
 use rusqlite::Connection;
 use rustix::process::Signal;
 
-use crate::support::turn::{completed, errored};
-use crate::support::{Home, LoneEngine};
+use crate::support::turn::{assert_completed, assert_errored};
+use crate::support::{StandaloneEngine, TestEnv};
 
 #[tokio::test]
 async fn all_missing_variables_of_an_engine_are_named_at_once() {
-    let home = Home::new();
-    let ended = home.run(&["engine"], &BTreeMap::new()).ended().await;
-    ended.refused(2, &["ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR"]);
+    let home = TestEnv::new();
+    let ended = home.run(&["engine"], &BTreeMap::new()).wait().await;
+    ended.assert_failure(2, &["ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR"]);
 }
 
 #[tokio::test]
 async fn a_malformed_key_hash_is_refused_without_being_shown() {
     let hash = "A1b2".repeat(16);
-    let said = LoneEngine::new()
-        .with("ENGINE_KEY_HASH", &hash)
+    let said = StandaloneEngine::new()
+        .with_env("ENGINE_KEY_HASH", &hash)
         .launch()
-        .ended()
+        .wait()
         .await
-        .refused(2, &["ENGINE_KEY_HASH"]);
+        .assert_failure(2, &["ENGINE_KEY_HASH"]);
     assert!(!said.contains(&hash), "{said}");
 }
 
 #[tokio::test]
 async fn a_second_engine_on_one_brain_is_refused_and_disturbs_nothing() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let (_program, engine) = place.start().await;
-    completed(&engine.execute("task", "Hello!").await.rest().await);
+    assert_completed(&engine.execute("task", "Hello!").await.collect().await);
 
     let mut variables = place.variables.clone();
-    variables.insert("ENGINE_PORT".to_owned(), (place.home.ports.first() + 1).to_string());
-    let ended = place.home.run(&["engine"], &variables).ended().await;
+    variables.insert("ENGINE_PORT".to_owned(), (place.test_env.ports.first() + 1).to_string());
+    let ended = place.test_env.run(&["engine"], &variables).wait().await;
     assert_ne!(ended.code, Some(0), "{}", ended.output);
     assert_ne!(ended.code, None, "{}", ended.output);
     assert!(ended.output.contains(place.brain().to_str().unwrap()), "{}", ended.output);
-    completed(&engine.execute("task", "Hello again!").await.rest().await);
+    assert_completed(&engine.execute("task", "Hello again!").await.collect().await);
 }
 
 #[tokio::test]
 async fn a_brain_full_of_garbage_is_named_and_left_alone() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let garbage = b"no database ".repeat(1_000);
     fs::write(place.brain(), &garbage).unwrap();
-    let ended = place.launch().ended().await;
+    let ended = place.launch().wait().await;
     assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
     assert!(ended.output.contains(place.brain().to_str().unwrap()), "{}", ended.output);
     assert!(fs::read(place.brain()).unwrap() == garbage, "what cannot be read was touched");
@@ -56,15 +56,15 @@ async fn a_brain_full_of_garbage_is_named_and_left_alone() {
 
 #[tokio::test]
 async fn a_brain_of_a_later_version_is_named_and_left_alone() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let (program, engine) = place.start().await;
-    completed(&engine.execute("task", "Hello!").await.rest().await);
-    program.end(Signal::TERM).await.well();
+    assert_completed(&engine.execute("task", "Hello!").await.collect().await);
+    program.signal_and_wait(Signal::TERM).await.assert_success();
     let brain = Connection::open(place.brain()).unwrap();
     let version: i64 = brain.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     brain.pragma_update(None, "user_version", 9_999).unwrap();
 
-    let ended = place.launch().ended().await;
+    let ended = place.launch().wait().await;
     assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
     assert!(ended.output.contains("9999"), "{}", ended.output);
     let found: i64 = brain.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
@@ -73,20 +73,20 @@ async fn a_brain_of_a_later_version_is_named_and_left_alone() {
     brain.pragma_update(None, "user_version", version).unwrap();
     drop(brain);
     let (_program, engine) = place.start().await;
-    completed(&engine.replay("task", 0).await.rest().await);
+    assert_completed(&engine.replay("task", 0).await.collect().await);
 }
 
 #[tokio::test]
 async fn a_port_in_use_ends_the_engine_with_its_name() {
-    let place = LoneEngine::new();
-    let _holder = std::net::TcpListener::bind(("127.0.0.1", place.home.ports.first())).unwrap();
-    let ended = place.launch().ended().await;
+    let place = StandaloneEngine::new();
+    let _holder = std::net::TcpListener::bind(("127.0.0.1", place.test_env.ports.first())).unwrap();
+    let ended = place.launch().wait().await;
     assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
-    assert!(ended.output.contains(&place.home.ports.first().to_string()), "{}", ended.output);
+    assert!(ended.output.contains(&place.test_env.ports.first().to_string()), "{}", ended.output);
 }
 
 /// An engine that cannot use its provider answers, says why in its health, and in every turn.
-async fn is_degraded(place: LoneEngine, reason: &str) {
+async fn assert_degraded(place: StandaloneEngine, reason: &str) {
     let (_program, engine) = place.start().await;
     let health = engine.health().await;
     assert_eq!(health["status"], "degraded", "{health}");
@@ -98,32 +98,32 @@ async fn is_degraded(place: LoneEngine, reason: &str) {
     assert!(said.contains(reason), "{health}");
 
     for task in ["one", "one", "two"] {
-        let events = engine.execute(task, "Hello!").await.rest().await;
-        let error = errored(&events);
+        let events = engine.execute(task, "Hello!").await.collect().await;
+        let error = assert_errored(&events);
         assert_eq!(error["code"], "PROVIDER_NOT_CONFIGURED", "{error}");
         assert!(error["message"].as_str().unwrap().contains(said), "health says {said:?}, the turn {error}");
         assert_eq!(error["retryable"], false, "nothing changes until it is configured: {error}");
-        assert_eq!(engine.replay(task, events[0].ts() - 1).await.rest().await, events);
+        assert_eq!(engine.replay(task, events[0].ts() - 1).await.collect().await, events);
     }
 }
 
 #[tokio::test]
 async fn an_engine_with_an_unknown_provider_starts_and_says_so() {
-    is_degraded(LoneEngine::new().with("LLM_PROVIDER", "oracle"), "oracle").await;
+    assert_degraded(StandaloneEngine::new().with_env("LLM_PROVIDER", "oracle"), "oracle").await;
 }
 
 #[tokio::test]
 async fn an_engine_without_its_provider_key_starts_and_says_so() {
-    is_degraded(LoneEngine::new().with("LLM_PROVIDER", "anthropic"), "ANTHROPIC_API_KEY").await;
-    is_degraded(LoneEngine::new().with("LLM_PROVIDER", "openai"), "OPENAI_API_KEY").await;
+    assert_degraded(StandaloneEngine::new().with_env("LLM_PROVIDER", "anthropic"), "ANTHROPIC_API_KEY").await;
+    assert_degraded(StandaloneEngine::new().with_env("LLM_PROVIDER", "openai"), "OPENAI_API_KEY").await;
 }
 
 #[tokio::test]
 async fn an_engine_ends_well_at_sigterm_and_keeps_its_brain() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let (program, engine) = place.start().await;
-    let events = engine.execute("task", "Hello!").await.rest().await;
-    program.end(Signal::TERM).await.well();
+    let events = engine.execute("task", "Hello!").await.collect().await;
+    program.signal_and_wait(Signal::TERM).await.assert_success();
     let (_program, engine) = place.start().await;
-    assert_eq!(engine.replay("task", 0).await.rest().await, events);
+    assert_eq!(engine.replay("task", 0).await.collect().await, events);
 }

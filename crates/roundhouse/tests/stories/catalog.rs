@@ -9,34 +9,34 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use strict_provider::Reply;
 
-use crate::support::calls::message;
-use crate::support::programs::{call, done, results, write_into};
-use crate::support::turn::{completed, of_kind};
-use crate::support::{LoneEngine, Rig, assert_fields, skip};
+use crate::support::engine_calls::direct_message;
+use crate::support::tool_programs::{done_reply, tool_reply, tool_results, write_catalog_file};
+use crate::support::turn::{assert_completed, of_kind};
+use crate::support::{EngineFixture, StandaloneEngine, assert_fields, skip};
 
 /// A tool that needs leave.
-const BOOK: &str = r#"{"description": "Books a table.", "command": ["sh", "-c", "echo booked"]}"#;
+const BOOK_TOOL: &str = r#"{"description": "Books a table.", "command": ["sh", "-c", "echo booked"]}"#;
 
-fn agent(description: &str) -> String {
+fn agent_file(description: &str) -> String {
     format!("---\ndescription: {description}\n---\nYou are an agent.")
 }
 
-/// The skill `knots`.
-fn knots() -> String {
+/// The skill `knots_skill`.
+fn knots_skill() -> String {
     "---\nname: knots\ndescription: Ties knots.\n---\nOver and under.".to_owned()
 }
 
-fn tool(description: &str) -> String {
+fn tool_file(description: &str) -> String {
     json!({"description": description, "command": ["true"], "permission": "allow"}).to_string()
 }
 
-impl Rig {
+impl EngineFixture {
     fn catalog(&self) -> PathBuf {
-        PathBuf::from(&self.place.variables["CATALOG_DIR"])
+        PathBuf::from(&self.setup.variables["CATALOG_DIR"])
     }
 
     fn write(&self, name: &str, text: &str) {
-        write_into(&self.catalog(), name, text);
+        write_catalog_file(&self.catalog(), name, text);
     }
 
     fn remove(&self, name: &str) {
@@ -47,7 +47,7 @@ impl Rig {
     /// Reloads the catalog: how many agents, skills and tools it has, and what is said of it.
     async fn reload(&self) -> ([u64; 3], Vec<String>) {
         let answer = self.engine.post("/admin/reload-catalog", &json!({})).await;
-        let answer = answer.ok("status:text counts:object warnings:array");
+        let answer = answer.assert_ok("status:text counts:object warnings:array");
         assert_eq!(answer["status"], "reloaded");
         assert_fields(&answer["counts"], "agents:int skills:int tools:int");
         let counts = ["agents", "skills", "tools"].map(|kind| answer["counts"][kind].as_u64().unwrap());
@@ -58,19 +58,19 @@ impl Rig {
     /// Reloads the soul: its version.
     async fn reload_soul(&self) -> String {
         let answer = self.engine.post("/admin/reload-core-soul", &json!({})).await;
-        let answer = answer.ok("status:text version:text");
+        let answer = answer.assert_ok("status:text version:text");
         assert_eq!(answer["status"], "reloaded");
         answer["version"].as_str().unwrap().to_owned()
     }
 
     /// What the model is told in a new turn of who it is and what it has: the soul, and the tools as JSON text.
-    async fn told_anew(&self) -> (String, String) {
-        self.provider.enqueue_all([done()]);
-        self.engine.tell("another", "Hello!").await;
-        self.told_last()
+    async fn prompt_of_new_turn(&self) -> (String, String) {
+        self.provider.enqueue_all([done_reply()]);
+        self.engine.run_turn("another", "Hello!").await;
+        self.last_prompt()
     }
 
-    fn told_last(&self) -> (String, String) {
+    fn last_prompt(&self) -> (String, String) {
         let body = self.provider.requests().pop().expect("the model was asked").body;
         (body["system"].to_string(), body["tools"].to_string())
     }
@@ -78,7 +78,7 @@ impl Rig {
 
 /// Asserts that `warnings` are as many as `names`, and that each names one and says `why`.
 #[track_caller]
-fn assert_named(warnings: &[String], names: &[&str], why: &str) {
+fn assert_warnings(warnings: &[String], names: &[&str], why: &str) {
     assert_eq!(warnings.len(), names.len(), "{warnings:#?}");
     for name in names {
         let found = warnings.iter().any(|warning| warning.starts_with(name) && warning.contains(why));
@@ -88,39 +88,41 @@ fn assert_named(warnings: &[String], names: &[&str], why: &str) {
 
 #[tokio::test]
 async fn what_is_added_changed_and_taken_away_is_in_use_after_a_reload() {
-    let rig = Rig::of("anthropic", [], LoneEngine::with_programs).await;
+    let rig = EngineFixture::with_setup("anthropic", [], StandaloneEngine::allowing_unconfined).await;
     assert_eq!(rig.reload().await, ([0, 0, 0], vec![]));
-    rig.write("agents/finder.md", &agent("Finds lost keys."));
-    rig.write("skills/knots/SKILL.md", &knots());
-    rig.write("tools/weather.json", &tool("Tells the weather."));
+    rig.write("agents/finder.md", &agent_file("Finds lost keys."));
+    rig.write("skills/knots/SKILL.md", &knots_skill());
+    rig.write("tools/weather.json", &tool_file("Tells the weather."));
     let all = ["Finds lost keys.", "Ties knots.", "Tells the weather."];
-    let (_, tools) = rig.told_anew().await;
+    let (_, tools) = rig.prompt_of_new_turn().await;
     assert!(all.iter().all(|words| !tools.contains(words)), "nothing changes by itself: {tools}");
     assert_eq!(rig.reload().await, ([1, 1, 1], vec![]));
-    let (_, tools) = rig.told_anew().await;
+    let (_, tools) = rig.prompt_of_new_turn().await;
     assert!(all.iter().all(|words| tools.contains(words)), "{tools}");
 
-    rig.write("agents/finder.md", &agent("Finds lost time."));
+    rig.write("agents/finder.md", &agent_file("Finds lost time."));
     rig.remove("skills/knots");
     rig.remove("tools/weather.json");
     assert_eq!(rig.reload().await, ([1, 0, 0], vec![]));
-    let (_, tools) = rig.told_anew().await;
+    let (_, tools) = rig.prompt_of_new_turn().await;
     assert!(tools.contains("Finds lost time.") && all.iter().all(|words| !tools.contains(words)), "{tools}");
 }
 
 #[tokio::test]
 async fn what_is_faulty_keeps_its_last_good_version_and_what_is_gone_is_gone() {
     let names = ["agents/finder.md", "skills/knots", "tools/weather.json", "permissions.json"];
-    let ready = |place: LoneEngine| {
-        let place = place.with_programs().with_file("agents/finder.md", &agent("Finds lost keys."));
-        let place = place.with_file("skills/knots/SKILL.md", &knots());
-        let place = place.with_file("tools/weather.json", &tool("Tells the weather."));
-        place.with_file("permissions.json", r#"{"tools": {"write_file": "deny"}}"#)
+    let ready = |place: StandaloneEngine| {
+        let place = place
+            .allowing_unconfined()
+            .with_catalog_file("agents/finder.md", &agent_file("Finds lost keys."));
+        let place = place.with_catalog_file("skills/knots/SKILL.md", &knots_skill());
+        let place = place.with_catalog_file("tools/weather.json", &tool_file("Tells the weather."));
+        place.with_catalog_file("permissions.json", r#"{"tools": {"write_file": "deny"}}"#)
     };
-    let rig = Rig::of("anthropic", [], ready).await;
+    let rig = EngineFixture::with_setup("anthropic", [], ready).await;
     let all = ["Finds lost keys.", "Ties knots.", "Tells the weather."];
-    let as_ever = async |rig: &Rig| {
-        let (_, tools) = rig.told_anew().await;
+    let as_ever = async |rig: &EngineFixture| {
+        let (_, tools) = rig.prompt_of_new_turn().await;
         let denied = !tools.contains("\"write_file\"") && tools.contains("\"edit_file\"");
         assert!(denied && all.iter().all(|words| tools.contains(words)), "{tools}");
     };
@@ -135,8 +137,8 @@ async fn what_is_faulty_keeps_its_last_good_version_and_what_is_gone_is_gone() {
         assert_eq!(counts, [1, 1, 1]);
         let (kept, left_out): (Vec<_>, Vec<_>) =
             warnings.into_iter().partition(|warning| warning.contains("last good version"));
-        assert_named(&kept, &names, "");
-        assert_named(&left_out, &["agents/never.md", "tools/never.json"], "left out");
+        assert_warnings(&kept, &names, "");
+        assert_warnings(&left_out, &["agents/never.md", "tools/never.json"], "left out");
         as_ever(&rig).await;
     }
     rig.remove("agents");
@@ -144,7 +146,7 @@ async fn what_is_faulty_keeps_its_last_good_version_and_what_is_gone_is_gone() {
     rig.remove("tools");
     rig.remove("permissions.json");
     assert_eq!(rig.reload().await, ([0, 0, 0], vec![]));
-    let (_, tools) = rig.told_anew().await;
+    let (_, tools) = rig.prompt_of_new_turn().await;
     assert!(tools.contains("\"write_file\"") && all.iter().all(|words| !tools.contains(words)), "{tools}");
 
     // A version that was good before the engine started is none that it knows.
@@ -152,12 +154,12 @@ async fn what_is_faulty_keeps_its_last_good_version_and_what_is_gone_is_gone() {
     let rig = rig.stop_and_start().await;
     let (counts, warnings) = rig.reload().await;
     assert_eq!(counts, [0, 0, 0]);
-    assert_named(&warnings, &["agents/finder.md"], "left out");
+    assert_warnings(&warnings, &["agents/finder.md"], "left out");
 }
 
 #[tokio::test]
 async fn a_large_catalog_reloads_at_once_and_ten_faulty_entries_stop_none_of_the_good_ones() {
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     let body = "Take one step after the other, and look at what came of it before the next.\n".repeat(60);
     for number in 0..200 {
         let name = format!("skill-{number}");
@@ -175,23 +177,24 @@ async fn a_large_catalog_reloads_at_once_and_ten_faulty_entries_stop_none_of_the
         rig.write(&format!("skills/{name}/references/more.md"), &body);
     }
     for number in 0..50 {
-        rig.write(&format!("agents/agent-{number}.md"), &agent(&format!("Knows the subject {number}.")));
+        rig.write(&format!("agents/agent-{number}.md"), &agent_file(&format!("Knows the subject {number}.")));
     }
-    let faulty = [7, 77, 17, 87, 27, 97, 37, 107, 47, 117].map(|number| format!("skills/skill-{number}: "));
-    let faulty: Vec<&str> = faulty.iter().map(String::as_str).collect();
+    let invalid_field =
+        [7, 77, 17, 87, 27, 97, 37, 107, 47, 117].map(|number| format!("skills/skill-{number}: "));
+    let invalid_field: Vec<&str> = invalid_field.iter().map(String::as_str).collect();
     let mut fastest = Duration::MAX;
     for _ in 0..5 {
         let began = Instant::now();
         let (counts, warnings) = rig.reload().await;
         fastest = fastest.min(began.elapsed());
         assert_eq!(counts, [50, 190, 0]);
-        assert_named(&warnings, &faulty, "left out");
+        assert_warnings(&warnings, &invalid_field, "left out");
     }
     // The blink of an eye; of a program that was built for looking into it, several.
     assert!(fastest < Duration::from_secs(1), "{fastest:?}");
-    let (_, tools) = rig.told_anew().await;
+    let (_, tools) = rig.prompt_of_new_turn().await;
     for number in 0..200 {
-        let is_faulty = faulty.contains(&format!("skills/skill-{number}: ").as_str());
+        let is_faulty = invalid_field.contains(&format!("skills/skill-{number}: ").as_str());
         let words = format!("Does the thing number {number}.");
         assert_eq!(tools.contains(&words), !is_faulty, "{words}");
     }
@@ -199,25 +202,30 @@ async fn a_large_catalog_reloads_at_once_and_ten_faulty_entries_stop_none_of_the
 
 #[tokio::test]
 async fn a_turn_under_way_keeps_what_it_began_with_and_the_next_one_has_what_is_new() {
-    let ready = |place: LoneEngine| {
-        let place = place.with_programs().with_file("tools/book.json", BOOK);
-        place.with_file("soul.md", "You are the old one.")
+    let ready = |place: StandaloneEngine| {
+        let place = place.allowing_unconfined().with_catalog_file("tools/book.json", BOOK_TOOL);
+        place.with_catalog_file("soul.md", "You are the old one.")
     };
-    let rig = Rig::of("anthropic", [call("book", json!({})), call("book", json!({}))], ready).await;
-    let (mut stream, _) = rig.engine.until_asked(&message("task", "Book a table.")).await;
+    let rig = EngineFixture::with_setup(
+        "anthropic",
+        [tool_reply("book", json!({})), tool_reply("book", json!({}))],
+        ready,
+    )
+    .await;
+    let (mut stream, _) = rig.engine.run_until_hitl_request(&direct_message("task", "Book a table.")).await;
     rig.remove("tools/book.json");
     rig.write("soul.md", "You are the new one.");
     rig.write("permissions.json", r#"{"default": "deny"}"#);
     rig.reload().await;
     rig.reload_soul().await;
     // The call that waits is made, and so is one that comes later; the model is told the same as before.
-    rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
-    stream.asked().await;
-    rig.provider.enqueue_all([done()]);
-    rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
-    let events = stream.rest().await;
-    completed(&events);
-    assert_eq!(results(&events), [Ok("booked\n"), Ok("booked\n")]);
+    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+    stream.next_hitl_request().await;
+    rig.provider.enqueue_all([done_reply()]);
+    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+    let events = stream.collect().await;
+    assert_completed(&events);
+    assert_eq!(tool_results(&events), [Ok("booked\n"), Ok("booked\n")]);
     let told: Vec<(Value, Value)> = rig
         .provider
         .requests()
@@ -228,9 +236,9 @@ async fn a_turn_under_way_keeps_what_it_began_with_and_the_next_one_has_what_is_
     assert!(told.iter().all(|each| each.1 == told[0].1), "{told:?}");
     assert!(told.iter().all(|each| each.0.to_string().contains("the old one")), "{told:?}");
 
-    rig.provider.enqueue_all([done()]);
-    rig.engine.tell("task", "And now?").await;
-    let (soul, tools) = rig.told_last();
+    rig.provider.enqueue_all([done_reply()]);
+    rig.engine.run_turn("task", "And now?").await;
+    let (soul, tools) = rig.last_prompt();
     assert!(soul.contains("the new one") && !tools.contains("Books a table."), "{soul} {tools}");
 }
 
@@ -238,11 +246,13 @@ async fn a_turn_under_way_keeps_what_it_began_with_and_the_next_one_has_what_is_
 async fn the_soul_is_a_template_with_a_version() {
     let text = "---\nversion: 1.10\n---\nSoul {{version}}. Agents:\n{{agents}}\nSkills: {{skills}}\n\
                 In {{ workspace }}, \\{{version}}.";
-    let ready = |place: LoneEngine| {
-        place.with_file("soul.md", text).with_file("agents/finder.md", &agent("Finds lost keys."))
+    let ready = |place: StandaloneEngine| {
+        place
+            .with_catalog_file("soul.md", text)
+            .with_catalog_file("agents/finder.md", &agent_file("Finds lost keys."))
     };
-    let rig = Rig::of("anthropic", [], ready).await;
-    let workspace = rig.place.workspace();
+    let rig = EngineFixture::with_setup("anthropic", [], ready).await;
+    let workspace = rig.setup.workspace();
     let expected = |version: &str, agent: &str| {
         let workspace = workspace.display();
         let soul = format!(
@@ -250,16 +260,16 @@ async fn the_soul_is_a_template_with_a_version() {
         );
         serde_json::to_string(&soul).unwrap().trim_matches('"').to_owned()
     };
-    let (soul, _) = rig.told_anew().await;
+    let (soul, _) = rig.prompt_of_new_turn().await;
     assert!(soul.contains(&expected("1.10", "Finds lost keys.")), "{soul}");
     // A reload of the catalog fills the template anew, but does not read it.
-    rig.write("agents/finder.md", &agent("Finds lost time."));
+    rig.write("agents/finder.md", &agent_file("Finds lost time."));
     rig.write("soul.md", &text.replace("version: 1.10", "version: two"));
     rig.reload().await;
-    let (soul, _) = rig.told_anew().await;
+    let (soul, _) = rig.prompt_of_new_turn().await;
     assert!(soul.contains(&expected("1.10", "Finds lost time.")), "{soul}");
     assert_eq!(rig.reload_soul().await, "two");
-    let (soul, _) = rig.told_anew().await;
+    let (soul, _) = rig.prompt_of_new_turn().await;
     assert!(soul.contains(&expected("two", "Finds lost time.")), "{soul}");
 
     // Without one of its own, its version tells one content from another.
@@ -270,13 +280,16 @@ async fn the_soul_is_a_template_with_a_version() {
     assert_ne!(rig.reload_soul().await, ada);
     rig.remove("soul.md");
     rig.reload_soul().await;
-    let (soul, _) = rig.told_anew().await;
+    let (soul, _) = rig.prompt_of_new_turn().await;
     assert!(soul.contains("You are a person's own assistant."), "{soul}");
 }
 
 #[tokio::test]
 async fn a_faulty_soul_is_refused_with_its_reason_and_never_stops_an_engine() {
-    let rig = Rig::of("anthropic", [], |place| place.with_file("soul.md", "You are Ada.")).await;
+    let rig = EngineFixture::with_setup("anthropic", [], |place| {
+        place.with_catalog_file("soul.md", "You are Ada.")
+    })
+    .await;
     let large = "x".repeat(70_000);
     let faults = [
         ("", "empty"),
@@ -288,24 +301,24 @@ async fn a_faulty_soul_is_refused_with_its_reason_and_never_stops_an_engine() {
     for (text, why) in faults {
         rig.write("soul.md", text);
         let answer = rig.engine.post("/admin/reload-core-soul", &json!({})).await;
-        let reason = answer.refused(400, "INVALID_REQUEST");
+        let reason = answer.assert_error(400, "INVALID_REQUEST");
         assert!(reason.starts_with("soul.md: ") && reason.contains(why), "{reason}");
-        let (soul, _) = rig.told_anew().await;
+        let (soul, _) = rig.prompt_of_new_turn().await;
         assert!(soul.contains("You are Ada."), "{soul}");
     }
     rig.write("soul.md", "Use {{date}}.");
     let rig = rig.stop_and_start().await;
-    let (soul, _) = rig.told_anew().await;
+    let (soul, _) = rig.prompt_of_new_turn().await;
     assert!(soul.contains("You are a person's own assistant."), "{soul}");
     assert!(rig.program.output().contains("`date`"), "the log says why: {}", rig.program.output());
     rig.write("soul.md", "You are Ada.");
     rig.reload_soul().await;
-    assert!(rig.told_anew().await.0.contains("You are Ada."));
+    assert!(rig.prompt_of_new_turn().await.0.contains("You are Ada."));
 }
 
 #[tokio::test]
 async fn an_admin_call_needs_the_engines_key() {
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     for path in ["/admin/reload-core-soul", "/admin/reload-catalog"] {
         let url = format!("{}{path}", rig.engine.url);
         assert_eq!(reqwest::Client::new().post(url).send().await.unwrap().status(), 401);
@@ -313,15 +326,17 @@ async fn an_admin_call_needs_the_engines_key() {
 }
 
 /// The catalog that ships.
-fn shipped() -> PathBuf {
+fn shipped_catalog() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../catalog")
 }
 
 /// An engine with the catalog that ships, where programs run only if they are confined.
-async fn rig_with_shipped(ready: impl FnOnce(LoneEngine) -> LoneEngine) -> Rig {
-    Rig::of("anthropic", [], |place| {
+async fn fixture_with_shipped_catalog(
+    ready: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
+) -> EngineFixture {
+    EngineFixture::with_setup("anthropic", [], |place| {
         let to = &place.variables["CATALOG_DIR"];
-        let copied = Command::new("cp").arg("--recursive").arg(shipped().join(".")).arg(to).status();
+        let copied = Command::new("cp").arg("--recursive").arg(shipped_catalog().join(".")).arg(to).status();
         assert!(copied.is_ok_and(|status| status.success()), "the catalog that ships is copied");
         ready(place)
     })
@@ -330,14 +345,14 @@ async fn rig_with_shipped(ready: impl FnOnce(LoneEngine) -> LoneEngine) -> Rig {
 
 #[tokio::test]
 async fn the_catalog_that_ships_has_no_fault() {
-    let rig = rig_with_shipped(|place| place).await;
+    let rig = fixture_with_shipped_catalog(|place| place).await;
     assert_eq!(rig.reload().await, ([3, 6, 0], vec![]));
     assert_eq!(rig.reload_soul().await, "1");
     assert!(!rig.program.output().contains("has a fault"), "{}", rig.program.output());
-    let (soul, tools) = rig.told_anew().await;
-    assert!(soul.contains(&rig.place.workspace().display().to_string()) && !soul.contains("{{"), "{soul}");
+    let (soul, tools) = rig.prompt_of_new_turn().await;
+    assert!(soul.contains(&rig.setup.workspace().display().to_string()) && !soul.contains("{{"), "{soul}");
     for folder in ["skills", "agents"] {
-        for entry in fs::read_dir(shipped().join(folder)).unwrap() {
+        for entry in fs::read_dir(shipped_catalog().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             assert!(tools.contains(name.trim_end_matches(".md")), "the model is not told of {name}");
         }
@@ -346,28 +361,28 @@ async fn the_catalog_that_ships_has_no_fault() {
 
 #[tokio::test]
 async fn its_script_does_what_it_says_on_the_leash_without_asking() {
-    let rig = rig_with_shipped(|place| place).await;
+    let rig = fixture_with_shipped_catalog(|place| place).await;
     let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
     if !level.contains("landlock") {
         return skip(&format!("a kernel that confines programs: {level}"));
     }
     let table = "name;age;city\n\"Doe; \"\"J\"\"\";30;Oslo\nAnn;4.5;\n\nBob;19;\"New\nYork\"\r\nshort;1\n";
-    fs::create_dir_all(rig.place.workspace()).unwrap();
-    fs::write(rig.place.workspace().join("people.csv"), table).unwrap();
+    fs::create_dir_all(rig.setup.workspace()).unwrap();
+    fs::write(rig.setup.workspace().join("people.csv"), table).unwrap();
     let script = |args: Value, input: &str| {
         let script =
             json!({"skill": "summarize-table", "script": "summary.sh", "args": args, "input": input});
-        call("run_skill_script", script)
+        tool_reply("run_skill_script", script)
     };
     rig.provider.enqueue_all([
         script(json!(["people.csv"]), ""),
         script(json!([]), "a,b\n1,x|y\n2,\n"),
         script(json!([]), ""),
-        done(),
+        done_reply(),
     ]);
-    let events = rig.engine.tell("task", "What is in the table?").await;
+    let events = rig.engine.run_turn("task", "What is in the table?").await;
     assert_eq!(of_kind(&events, "hitl_request").len(), 0);
-    let results = results(&events);
+    let results = tool_results(&events);
     let expected = "4 rows, 3 columns
 
 | column | filled | different | kind | smallest | largest | mean |
@@ -389,14 +404,16 @@ Warning: 1 rows have more or fewer values than the first line.
 
 #[tokio::test]
 async fn a_plan_names_skills_of_the_catalog_and_no_others() {
-    let rig = rig_with_shipped(|place| place).await;
+    let rig = fixture_with_shipped_catalog(|place| place).await;
     let plan = json!({"skills": ["meeting-notes", "flying"], "steps": ["Sort what was said."]});
-    rig.provider.enqueue_all([Reply::of_text(plan.to_string()), done()]);
-    let events = rig.engine.tell_with(&json!({"task_id": "task", "message": "Minutes, please."})).await;
+    rig.provider.enqueue_all([Reply::from_text(plan.to_string()), done_reply()]);
+    let events = rig.engine.run_turn_with(&json!({"task_id": "task", "message": "Minutes, please."})).await;
     let noted = of_kind(&events, "working_memory_update")[0];
     let kept = json!({"agent": null, "skills": ["meeting-notes"], "steps": ["Sort what was said."]});
     assert_eq!((&noted.data["key"], &noted.data["value"]), (&json!("plan"), &kept));
-    rig.told().has(&["load_skill", "`meeting-notes`", "Sort what was said."]).lacks(&["flying"]);
+    rig.last_messages()
+        .assert_contains(&["load_skill", "`meeting-notes`", "Sort what was said."])
+        .assert_lacks(&["flying"]);
     let planner = rig.provider.requests()[0].body["system"].to_string();
     for name in ["meeting-notes", "summarize-table", "researcher", "reviewer"] {
         assert!(planner.contains(&format!("- {name}: ")), "{planner}");
@@ -413,14 +430,14 @@ async fn a_script_of_answers_is_asked_for_plans_only_if_it_is_made_the_planner()
         if is_planner {
             gateway["planner"] = "one".into();
         }
-        let place = LoneEngine::new().with_file("gateway.json", &gateway.to_string());
-        let place = place.with_file("agents/finder.md", &agent("Finds."));
-        let file = place.home.path().join("script.yaml");
+        let place = StandaloneEngine::new().with_catalog_file("gateway.json", &gateway.to_string());
+        let place = place.with_catalog_file("agents/finder.md", &agent_file("Finds."));
+        let file = place.test_env.path().join("script.yaml");
         fs::write(&file, rules).unwrap();
-        let place = place.with("LLM_SCRIPT_PATH", file.to_str().unwrap());
+        let place = place.with_env("LLM_SCRIPT_PATH", file.to_str().unwrap());
         let (_program, engine) = place.start().await;
-        let events = engine.tell_with(&json!({"task_id": "task", "message": "Hello!"})).await;
-        assert_eq!(completed(&events), "Good day.");
+        let events = engine.run_turn_with(&json!({"task_id": "task", "message": "Hello!"})).await;
+        assert_eq!(assert_completed(&events), "Good day.");
         let planned = of_kind(&events, "working_memory_update");
         let plans: Vec<&Value> = planned.iter().map(|event| &event.data["value"]).collect();
         let plan = json!({"agent": "finder", "steps": []});

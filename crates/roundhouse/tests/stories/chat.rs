@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::process::Signal;
 use serde_json::json;
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Gate, MockProvider, Reply};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -44,7 +44,7 @@ async fn orchestrator(admission: String) -> String {
 
 /// A way to the engine at `url` on which the answers to the first two messages get lost, once they have begun.
 /// Gives its address, and counts the messages.
-async fn lossy_way(url: &str) -> (String, Arc<AtomicU32>) {
+async fn lossy_proxy(url: &str) -> (String, Arc<AtomicU32>) {
     let engine = url.strip_prefix("http://").unwrap().to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
@@ -71,51 +71,51 @@ async fn lossy_way(url: &str) -> (String, Arc<AtomicU32>) {
 
 #[tokio::test]
 async fn ctrl_c_leaves_a_turn_to_itself_and_the_next_message_shows_its_rest() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     provider.enqueue_all([
-        Reply::of_text("The first half, and the second half.").deltas(4).hold(2, &gate),
-        Reply::of_text("And that is all."),
+        Reply::from_text("The first half, and the second half.").deltas(4).hold(2, &gate),
+        Reply::from_text("And that is all."),
     ]);
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let folder = fleet.folder();
     let arguments = ["chat", "--user", "ada", "--dir", folder.to_str().unwrap()];
-    let (mut chat, mut input) = fleet.home.talk(&arguments, &fleet.variables);
+    let (mut chat, mut input) = fleet.test_env.run_interactive(&arguments, &fleet.variables);
 
     input.write_all(b"tell me\n").await.unwrap();
-    chat.says("The first half").await.unwrap();
+    chat.wait_for_output("The first half").await.unwrap();
     processes::signal(chat.pid(), Signal::INT);
-    chat.says("goes on without you").await.unwrap();
-    assert!(chat.runs() && !chat.output().contains("second half"), "{}", chat.output());
+    chat.wait_for_output("goes on without you").await.unwrap();
+    assert!(chat.is_running() && !chat.output().contains("second half"), "{}", chat.output());
 
     gate.release();
     input.write_all(b"is that all?\n").await.unwrap();
-    let said = chat.says("And that is all.").await.unwrap();
+    let said = chat.wait_for_output("And that is all.").await.unwrap();
     let rest = said.find("second half").expect("the rest of the first turn is shown");
     assert!(rest < said.find("And that is all.").unwrap(), "{said}");
     drop(input);
-    chat.ended().await.well();
-    up.end(Signal::TERM).await.well();
+    chat.wait().await.assert_success();
+    up.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
 #[tokio::test]
 async fn a_message_whose_answer_got_lost_is_sent_again_and_said_once() {
-    let provider = StrictProvider::start().await.unwrap();
-    provider.enqueue(Reply::of_text("I heard you."));
+    let provider = MockProvider::start().await.unwrap();
+    provider.enqueue(Reply::from_text("I heard you."));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
-    let mut admission = up.product().admit("ada").await.ok("admitted:bool engine:object");
-    let (url, messages) = lossy_way(admission["engine"]["url"].as_str().unwrap()).await;
+    let up = fleet.start_up().await;
+    let mut admission = up.product().admit("ada").await.assert_ok("admitted:bool engine:object");
+    let (url, messages) = lossy_proxy(admission["engine"]["url"].as_str().unwrap()).await;
     admission["engine"]["url"] = json!(url);
     let orchestrator = orchestrator(admission.to_string()).await;
     let folder = fleet.folder().to_str().unwrap();
     let arguments = ["chat", "--user", "ada", "--dir", folder, "--url", &orchestrator];
-    let (mut chat, mut input) = fleet.home.talk(&arguments, &fleet.variables);
+    let (mut chat, mut input) = fleet.test_env.run_interactive(&arguments, &fleet.variables);
     input.write_all(b"can you hear me?\n").await.unwrap();
-    let said = chat.says("I heard you.").await.unwrap();
+    let said = chat.wait_for_output("I heard you.").await.unwrap();
     assert_eq!(said.matches("I heard you.").count(), 1, "{said}");
     drop(input);
-    chat.ended().await.well();
+    chat.wait().await.assert_success();
     assert_eq!((messages.load(Ordering::Relaxed), provider.requests().len()), (3, 1));
 }

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 
-use crate::support::form::{ENGINE_RECORD, PROVISIONED};
-use crate::support::turn::completed;
-use crate::support::{Answer, Engine, Fleet, Product, eventually};
+use crate::support::schema::{ENGINE_RECORD, PROVISIONED};
+use crate::support::turn::assert_completed;
+use crate::support::{Engine, Fleet, HttpResponse, Product, eventually};
 
 /// Does one thing to a user's engine and asserts that the answer is one that the contract knows.
-async fn act(product: &Product, user: &str, choice: u32) {
-    let (answer, fields, refusals): (Answer, &str, &[(u16, &str)]) = match choice {
+async fn apply_random_op(product: &Product, user: &str, choice: u32) {
+    let (answer, fields, refusals): (HttpResponse, &str, &[(u16, &str)]) = match choice {
         // A provision loses against another one or an admit, or is cancelled by a delete.
         0 => (
             product.provision(user).await,
@@ -33,20 +33,20 @@ async fn act(product: &Product, user: &str, choice: u32) {
         _ => (product.admit(user).await, "admitted:bool engine:object|null reason?:text", &[]),
     };
     if answer.status == 200 {
-        let body = answer.ok(fields);
+        let body = answer.assert_ok(fields);
         // Nothing but an explicit stop keeps a user out here.
         assert!(body["admitted"] != false || body["reason"] == "engine_stopped", "{body}");
     } else {
         let refusal = refusals.iter().find(|(status, _)| *status == answer.status);
         let (status, code) = refusal.unwrap_or_else(|| panic!("no answer of the contract: {answer:?}"));
-        answer.refused(*status, code);
+        answer.assert_error(*status, code);
     }
 }
 
 #[tokio::test]
 async fn whatever_is_asked_at_once_rows_processes_and_folders_agree_in_the_end() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let users = ["ada", "bob", "cyd"];
     // The same sequence in every run; how it interleaves is the machine's choice.
@@ -58,7 +58,7 @@ async fn whatever_is_asked_at_once_rows_processes_and_folders_agree_in_the_end()
                 (users[(number >> 16) as usize % users.len()], (number >> 24) % 7)
             })
             .collect();
-        join_all(round.into_iter().map(|(user, choice)| act(&product, user, choice))).await;
+        join_all(round.into_iter().map(|(user, choice)| apply_random_op(&product, user, choice))).await;
     }
 
     let (engines, _) = eventually("every engine is settled", async || {
@@ -78,14 +78,15 @@ async fn whatever_is_asked_at_once_rows_processes_and_folders_agree_in_the_end()
     assert_eq!(folders, rows);
 
     // The ledger tells of as many engines as there are.
-    let made = fleet.audit("provision").len();
-    let gone = fleet.audit("destroy").into_iter().filter(|(_, detail)| !detail["from"].is_null()).count();
+    let made = fleet.audit_rows("provision").len();
+    let gone =
+        fleet.audit_rows("destroy").into_iter().filter(|(_, detail)| !detail["from"].is_null()).count();
     assert_eq!(made - gone, engines.len(), "provisions and destroys in the ledger");
     for user in users {
         let record = product.get(user).await;
         if record.status == 200 && record.body["status"] == "running" {
             let engine = Engine::new(&record.body);
-            completed(&engine.execute("task", "Hello!").await.rest().await);
+            assert_completed(&engine.execute("task", "Hello!").await.collect().await);
         }
     }
 }

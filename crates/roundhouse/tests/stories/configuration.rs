@@ -8,10 +8,10 @@ use serde_json::Value;
 
 use crate::support::disk::Disk;
 use crate::support::http::client;
-use crate::support::{Deployment, Ended, Home, eventually, has, skip};
+use crate::support::{Deployment, ProgramExit, TestEnv, eventually, is_installed, skip};
 
 /// Values that no deployment can work with.
-const FAULTS: [(&str, &str); 45] = [
+const INVALID_VALUES: [(&str, &str); 45] = [
     ("ORCH_LOG_LEVEL", "loud"),
     ("ORCH_LOG_LEVEL", "info,,"),
     ("ORCH_LOG_FORMAT", "xml"),
@@ -59,7 +59,7 @@ const FAULTS: [(&str, &str); 45] = [
     ("ORCH_PORT_MIN", "0"),
 ];
 /// Whose value is never shown.
-const SECRETS: [&str; 3] = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY"];
+const SECRET_VARIABLES: [&str; 3] = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY"];
 /// What the contract gives where nothing is set.
 const DEFAULTS: [&str; 21] = [
     "ORCH_LOG_LEVEL=info",
@@ -86,26 +86,26 @@ const DEFAULTS: [&str; 21] = [
 ];
 
 /// What `--check` says of a configuration, by its variables alone.
-async fn check(place: &Deployment, variables: &BTreeMap<String, String>) -> Ended {
-    place.fleet.home.run(&["orchestrator", "--check", "--offline"], variables).ended().await
+async fn check_offline(place: &Deployment, variables: &BTreeMap<String, String>) -> ProgramExit {
+    place.fleet.test_env.run(&["orchestrator", "--check", "--offline"], variables).wait().await
 }
 
 /// What `--check` says of a configuration and of what it names, where one variable is another.
-async fn look(place: &Deployment, name: &str, value: &str) -> Ended {
+async fn check_with_resources(place: &Deployment, name: &str, value: &str) -> ProgramExit {
     let mut variables = place.fleet.variables.clone();
     variables.insert(name.to_owned(), value.to_owned());
-    place.fleet.home.run(&["orchestrator", "--check"], &variables).ended().await
+    place.fleet.test_env.run(&["orchestrator", "--check"], &variables).wait().await
 }
 
 /// Asserts that a refusal has exactly these faults: a line for each, that names the variable and, unless that is
 /// a secret, what it holds.
 #[track_caller]
-fn names_exactly(ended: Ended, faults: &[(&str, &str)]) {
-    let said = ended.refused(2, &[]);
+fn assert_exact_faults(ended: ProgramExit, faults: &[(&str, &str)]) {
+    let said = ended.assert_failure(2, &[]);
     for (name, value) in faults {
         let line = said.lines().find(|line| line.contains(&format!("{name} ")));
         let line = line.unwrap_or_else(|| panic!("{name} is not named: {said}"));
-        if SECRETS.contains(name) {
+        if SECRET_VARIABLES.contains(name) {
             let shown = value.lines().any(|part| part.len() > 8 && said.contains(part));
             assert!(!shown, "{name} is shown: {said}");
         } else {
@@ -119,65 +119,66 @@ fn names_exactly(ended: Ended, faults: &[(&str, &str)]) {
 
 #[tokio::test]
 async fn each_bad_value_is_refused_alone() {
-    let place = Deployment::plain();
-    for (name, value) in FAULTS {
+    let place = Deployment::process_and_sqlite();
+    for (name, value) in INVALID_VALUES {
         let mut variables = place.fleet.variables.clone();
         variables.insert(name.to_owned(), value.to_owned());
-        names_exactly(check(&place, &variables).await, &[(name, value)]);
+        assert_exact_faults(check_offline(&place, &variables).await, &[(name, value)]);
     }
     assert_eq!(fs::read_dir(place.fleet.folder()).unwrap().count(), 0, "a check leaves nothing");
 }
 
 #[tokio::test]
 async fn all_bad_values_are_named_at_once_by_the_check_and_by_the_start() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let mut variables = place.fleet.variables.clone();
     let mut faults: BTreeMap<&str, &str> = BTreeMap::new();
-    for (name, value) in FAULTS {
+    for (name, value) in INVALID_VALUES {
         faults.entry(name).or_insert(value);
         variables.insert(name.to_owned(), faults[name].to_owned());
     }
     let faults: Vec<(&str, &str)> = faults.into_iter().collect();
-    names_exactly(check(&place, &variables).await, &faults);
-    names_exactly(place.fleet.home.run(&["orchestrator"], &variables).ended().await, &faults);
+    assert_exact_faults(check_offline(&place, &variables).await, &faults);
+    assert_exact_faults(place.fleet.test_env.run(&["orchestrator"], &variables).wait().await, &faults);
     assert_eq!(fs::read_dir(place.fleet.folder()).unwrap().count(), 0, "nothing was begun");
 }
 
 #[tokio::test]
 async fn what_is_required_is_missed_also_when_it_is_empty() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let required = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY", "ORCH_ENGINE_IMAGE"];
     let mut variables = place.fleet.variables.clone();
     for name in required {
         variables.insert(name.to_owned(), String::new());
     }
-    let said = check(&place, &variables).await.refused(2, &required);
+    let said = check_offline(&place, &variables).await.assert_failure(2, &required);
     for name in required {
         variables.remove(name);
     }
-    assert_eq!(check(&place, &variables).await.refused(2, &required), said);
+    assert_eq!(check_offline(&place, &variables).await.assert_failure(2, &required), said);
 }
 
 #[tokio::test]
 async fn faults_between_variables_are_named() {
-    let place = Deployment::plain().with("ORCH_PORT_MIN", "9999").with("ORCH_PORT_MAX", "9001");
-    let said = check(&place, &place.fleet.variables).await.refused(2, &["ORCH_PORT_M"]);
+    let place =
+        Deployment::process_and_sqlite().with_env("ORCH_PORT_MIN", "9999").with_env("ORCH_PORT_MAX", "9001");
+    let said = check_offline(&place, &place.fleet.variables).await.assert_failure(2, &["ORCH_PORT_M"]);
     assert!(said.contains("9999") || said.contains("9001"), "{said}");
 }
 
 #[tokio::test]
 async fn what_is_no_port_is_one_fault_and_named_as_it_is() {
-    let place = Deployment::plain().with("ORCH_PORT_MAX", "70000");
-    names_exactly(check(&place, &place.fleet.variables).await, &[("ORCH_PORT_MAX", "70000")]);
+    let place = Deployment::process_and_sqlite().with_env("ORCH_PORT_MAX", "70000");
+    assert_exact_faults(check_offline(&place, &place.fleet.variables).await, &[("ORCH_PORT_MAX", "70000")]);
 }
 
 #[tokio::test]
 async fn a_check_shows_what_holds_and_hides_what_is_secret() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let required = ["ORCH_DATABASE_URL", "ORCH_MASTER_KEY", "ORCH_ADMIN_KEY", "ORCH_ENGINE_IMAGE"];
     let mut variables = place.fleet.variables.clone();
     variables.retain(|name, _| required.contains(&name.as_str()));
-    let said = check(&place, &variables).await.well();
+    let said = check_offline(&place, &variables).await.assert_success();
     for line in DEFAULTS {
         assert!(said.lines().any(|found| found == line), "no {line:?} in: {said}");
     }
@@ -191,7 +192,7 @@ async fn a_check_shows_what_holds_and_hides_what_is_secret() {
     for line in DEFAULTS {
         variables.insert(line.split_once('=').unwrap().0.to_owned(), String::new());
     }
-    assert_eq!(check(&place, &variables).await.well(), said);
+    assert_eq!(check_offline(&place, &variables).await.assert_success(), said);
     for (name, value) in [
         ("ORCH_BOOT_TIMEOUT_S", "0.2"),
         ("ORCH_HEALTH_CHECK_INTERVAL_S", "1.5"),
@@ -201,7 +202,7 @@ async fn a_check_shows_what_holds_and_hides_what_is_secret() {
         ("ORCH_LOG_FORMAT", "json"),
     ] {
         variables.insert(name.to_owned(), value.to_owned());
-        let said = check(&place, &variables).await.well();
+        let said = check_offline(&place, &variables).await.assert_success();
         assert!(said.lines().any(|line| line == format!("{name}={value}")), "no {name}={value}: {said}");
     }
     assert_eq!(fs::read_dir(place.fleet.folder()).unwrap().count(), 0, "a check leaves nothing");
@@ -209,105 +210,107 @@ async fn a_check_shows_what_holds_and_hides_what_is_secret() {
 
 #[tokio::test]
 async fn a_check_disturbs_no_orchestrator() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let (_orchestrator, product) = place.start_with_product().await;
     product.engine("ada").await;
-    check(&place, &place.fleet.variables).await.well();
+    check_offline(&place, &place.fleet.variables).await.assert_success();
     assert_eq!(product.status("ada").await, "running");
 }
 
 /// Asserts that an orchestrator does not start, names `what`, and shows no secret.
-async fn does_not_start(place: &Deployment, what: &str) {
+async fn assert_start_fails(place: &Deployment, what: &str) {
     let mut orchestrator = place.launch();
     eventually("it ends", async || {
         let health = client().get(format!("{}/health", orchestrator.base)).send().await;
         let well = health.is_ok_and(|answer| answer.status() == 200);
         assert!(!well, "it has started: {}", orchestrator.program.output());
-        (!orchestrator.program.runs()).then_some(())
+        (!orchestrator.program.is_running()).then_some(())
     })
     .await;
-    let ended = orchestrator.program.ended().await;
+    let ended = orchestrator.program.wait().await;
     assert!(!ended.output.contains(&place.master_key) && !ended.output.contains(&place.admin_key));
-    ended.refused(2, &[what]);
+    ended.assert_failure(2, &[what]);
 }
 
 #[tokio::test]
 async fn a_port_that_is_taken_is_named() {
-    let place = Deployment::plain();
-    let _holder = TcpListener::bind(("127.0.0.1", place.fleet.home.ports.first())).unwrap();
-    place.launch().program.ended().await.refused(2, &[&place.fleet.home.ports.first().to_string()]);
+    let place = Deployment::process_and_sqlite();
+    let _holder = TcpListener::bind(("127.0.0.1", place.fleet.test_env.ports.first())).unwrap();
+    place.launch().program.wait().await.assert_failure(2, &[&place.fleet.test_env.ports.first().to_string()]);
 }
 
 #[tokio::test]
 async fn a_registry_that_is_none_is_named_and_left_alone() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let file = place.fleet.folder().join("registry.sqlite");
     let garbage = b"no database ".repeat(1_000);
     fs::write(&file, &garbage).unwrap();
-    does_not_start(&place, file.to_str().unwrap()).await;
+    assert_start_fails(&place, file.to_str().unwrap()).await;
     assert!(fs::read(&file).unwrap() == garbage);
 }
 
 #[tokio::test]
 async fn a_folder_for_engines_that_is_a_file_is_named_and_left_alone() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let folder = place.fleet.folder().join("engines");
     fs::write(&folder, "kept").unwrap();
-    does_not_start(&place, folder.to_str().unwrap()).await;
+    assert_start_fails(&place, folder.to_str().unwrap()).await;
     assert_eq!(fs::read_to_string(folder).unwrap(), "kept");
 }
 
 #[tokio::test]
 async fn a_catalog_that_does_not_exist_is_named() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let catalog = place.fleet.folder().join("nowhere");
-    let place = place.with("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap());
-    does_not_start(&place, catalog.to_str().unwrap()).await;
+    let place = place.with_env("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap());
+    assert_start_fails(&place, catalog.to_str().unwrap()).await;
 }
 
 #[tokio::test]
 async fn another_master_key_is_refused_with_the_way_out() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let (orchestrator, _product) = place.start_with_product().await;
-    orchestrator.end(rustix::process::Signal::TERM).await.well();
+    orchestrator.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
     let mut variables = place.fleet.variables.clone();
     let other = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopo".to_owned();
     variables.insert("ORCH_MASTER_KEY".to_owned(), other.clone());
-    let ended = place.fleet.home.run(&["orchestrator"], &variables).ended().await;
-    let said = ended.refused(2, &["ORCH_MASTER_KEY", "roundhouse rekey"]);
+    let ended = place.fleet.test_env.run(&["orchestrator"], &variables).wait().await;
+    let said = ended.assert_failure(2, &["ORCH_MASTER_KEY", "roundhouse rekey"]);
     assert!(!said.contains(&other) && !said.contains(&place.master_key), "{said}");
 }
 
 #[tokio::test]
 async fn a_word_that_is_no_option_is_refused() {
-    let home = Home::new();
-    let ended = home.run(&["orchestrator", "--chek"], &BTreeMap::new()).ended().await;
-    ended.refused(2, &["--chek"]);
+    let home = TestEnv::new();
+    let ended = home.run(&["orchestrator", "--chek"], &BTreeMap::new()).wait().await;
+    ended.assert_failure(2, &["--chek"]);
 }
 
 #[tokio::test]
 async fn a_registry_that_cannot_be_opened_is_named_with_its_cause() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let file = place.fleet.folder().join("file");
     fs::write(&file, "kept").unwrap();
-    let within = place.with("ORCH_DATABASE_URL", format!("sqlite:{}", file.join("registry").display()));
-    within.launch().program.ended().await.refused(2, &["cannot be opened", "os error"]);
+    let within = place.with_env("ORCH_DATABASE_URL", format!("sqlite:{}", file.join("registry").display()));
+    within.launch().program.wait().await.assert_failure(2, &["cannot be opened", "os error"]);
 
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let Some(disk) = Disk::new(place.fleet.folder().join("disk"), 1) else { return };
     let registry = place.fleet.folder().join("disk/registry.sqlite");
-    let place = place.with("ORCH_DATABASE_URL", format!("sqlite:{}", registry.display()));
+    let place = place.with_env("ORCH_DATABASE_URL", format!("sqlite:{}", registry.display()));
     disk.fill();
     // The configuration is right, and another time it may work.
-    place.launch().program.ended().await.refused(1, &["cannot be opened", "No space left on device"]);
+    place.launch().program.wait().await.assert_failure(1, &["cannot be opened", "No space left on device"]);
 }
 
 #[tokio::test]
 async fn the_log_is_as_loud_as_it_is_told_and_of_the_form_that_is_wanted() {
-    let place = Deployment::plain().with("ORCH_LOG_FORMAT", "json").with("ORCH_LOG_LEVEL", "debug");
+    let place = Deployment::process_and_sqlite()
+        .with_env("ORCH_LOG_FORMAT", "json")
+        .with_env("ORCH_LOG_LEVEL", "debug");
     let (orchestrator, product) = place.start_with_product().await;
     product.engine("ada").await;
-    let said = orchestrator.end(rustix::process::Signal::TERM).await.well();
+    let said = orchestrator.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
     let lines: Vec<Value> = said
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}")))
@@ -317,15 +320,15 @@ async fn the_log_is_as_loud_as_it_is_told_and_of_the_form_that_is_wanted() {
     let line = lines.iter().find(of_a_request).unwrap_or_else(|| panic!("{said}"));
     assert!(line["spans"][0]["request.id"].is_string() && line["timestamp"].is_string(), "{line}");
 
-    let place = Deployment::plain().with("ORCH_LOG_LEVEL", "error");
+    let place = Deployment::process_and_sqlite().with_env("ORCH_LOG_LEVEL", "error");
     let (orchestrator, _) = place.start_with_product().await;
-    assert_eq!(orchestrator.end(rustix::process::Signal::TERM).await.well(), "");
+    assert_eq!(orchestrator.signal_and_wait(rustix::process::Signal::TERM).await.assert_success(), "");
 }
 
 #[tokio::test]
 async fn a_check_looks_at_the_database_and_the_folders_and_leaves_nothing() {
-    let place = Deployment::plain();
-    look(&place, "ORCH_BACKEND", "process").await.well();
+    let place = Deployment::process_and_sqlite();
+    check_with_resources(&place, "ORCH_BACKEND", "process").await.assert_success();
     assert_eq!(fs::read_dir(place.fleet.folder()).unwrap().count(), 0, "a check leaves nothing");
 
     let file = place.fleet.folder().join("file");
@@ -337,17 +340,17 @@ async fn a_check_looks_at_the_database_and_the_folders_and_leaves_nothing() {
         ("ORCH_DATABASE_URL", "postgres://ada:t0psecret@127.0.0.1:1/registry".to_owned()),
         ("ORCH_DATA_ROOT_PATH", format!("{file}/engines")),
     ] {
-        let said = look(&place, name, &value).await.refused(1, &[name]);
+        let said = check_with_resources(&place, name, &value).await.assert_failure(1, &[name]);
         assert!(!said.contains("t0psecret"), "{said}");
         // The variables by themselves are well.
         let mut variables = place.fleet.variables.clone();
         variables.insert(name.to_owned(), value);
-        check(&place, &variables).await.well();
+        check_offline(&place, &variables).await.assert_success();
     }
 
     // Beside a running one.
     let orchestrator = place.start().await;
-    look(&place, "ORCH_BACKEND", "process").await.well();
+    check_with_resources(&place, "ORCH_BACKEND", "process").await.assert_success();
     drop(orchestrator);
 
     // A name without a folder, before there is such a registry and after.
@@ -355,11 +358,11 @@ async fn a_check_looks_at_the_database_and_the_folders_and_leaves_nothing() {
         let line = format!("cd '{}' && {command}", place.fleet.folder().display());
         let mut variables = place.fleet.variables.clone();
         variables.insert("ORCH_DATABASE_URL".to_owned(), "sqlite:beside.sqlite".to_owned());
-        place.fleet.home.run_program(&["sh", "-c", &line], &variables)
+        place.fleet.test_env.run_program(&["sh", "-c", &line], &variables)
     };
-    let check = format!("exec '{}' orchestrator --check", crate::support::home::BINARY);
-    shell(&check).ended().await.well();
-    shell(&format!("touch beside.sqlite && {check}")).ended().await.well();
+    let check = format!("exec '{}' orchestrator --check", crate::support::test_env::BINARY);
+    shell(&check).wait().await.assert_success();
+    shell(&format!("touch beside.sqlite && {check}")).wait().await.assert_success();
 }
 
 #[tokio::test]
@@ -368,15 +371,15 @@ async fn a_check_by_a_user_who_may_not_write_to_the_registry_says_so() {
         skip("root's rights, to become an ordinary user");
         return;
     }
-    if !has("setpriv") || !has("chown") {
+    if !is_installed("setpriv") || !is_installed("chown") {
         return;
     }
-    let place = Deployment::plain();
-    place.start().await.end(rustix::process::Signal::TERM).await.well();
-    let home = place.fleet.home.path();
+    let place = Deployment::process_and_sqlite();
+    place.start().await.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
+    let home = place.fleet.test_env.path();
     // Where an ordinary user may run it.
     let binary = home.join("roundhouse");
-    fs::copy(crate::support::home::BINARY, &binary).unwrap();
+    fs::copy(crate::support::test_env::BINARY, &binary).unwrap();
     let registry = place.fleet.variables["ORCH_DATABASE_URL"].strip_prefix("sqlite:").unwrap().to_owned();
     let line = format!(
         "chown -R 65534:65534 '{home}' && chown 0:0 '{registry}' && chmod 600 '{registry}' && \
@@ -384,20 +387,20 @@ async fn a_check_by_a_user_who_may_not_write_to_the_registry_says_so() {
         home = home.display(),
         binary = binary.display()
     );
-    let ended = place.fleet.home.run_program(&["sh", "-c", &line], &place.fleet.variables).ended().await;
-    ended.refused(1, &[&registry, "ORCH_DATABASE_URL", "read and write"]);
+    let ended = place.fleet.test_env.run_program(&["sh", "-c", &line], &place.fleet.variables).wait().await;
+    ended.assert_failure(1, &[&registry, "ORCH_DATABASE_URL", "read and write"]);
 }
 
 #[tokio::test]
 async fn a_check_looks_at_the_docker_daemon_and_the_image() {
     let Some(place) = Deployment::docker() else { return };
-    look(&place, "ORCH_BACKEND", "docker").await.well();
+    check_with_resources(&place, "ORCH_BACKEND", "docker").await.assert_success();
     for (name, value) in
         [("ORCH_ENGINE_IMAGE", "svc-engine:9.9.9"), ("ORCH_DOCKER_SOCKET", "/nowhere/docker.sock")]
     {
-        look(&place, name, value).await.refused(1, &[name, "engines cannot be run"]);
+        check_with_resources(&place, name, value).await.assert_failure(1, &[name, "engines cannot be run"]);
     }
     let variables = place.fleet.variables.clone();
-    let started = place.fleet.home.run(&["orchestrator", "--offline"], &variables).ended().await;
-    started.refused(2, &["--check"]);
+    let started = place.fleet.test_env.run(&["orchestrator", "--offline"], &variables).wait().await;
+    started.assert_failure(2, &["--check"]);
 }

@@ -2,17 +2,17 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{Reply, StrictProvider};
+use strict_provider::{MockProvider, Reply};
 
-use crate::support::form::PROVISIONED;
-use crate::support::http::ask;
-use crate::support::turn::completed;
+use crate::support::http::send;
+use crate::support::schema::PROVISIONED;
+use crate::support::turn::assert_completed;
 use crate::support::{Engine, Fleet};
 
 /// A turn of one model call.
-async fn says(engine: &Engine, task: &str, message: &str) -> String {
+async fn run_turn_text(engine: &Engine, task: &str, message: &str) -> String {
     let body = json!({"task_id": task, "message": message, "direct": true});
-    completed(&engine.execute_with(&body).await.rest().await).to_owned()
+    assert_completed(&engine.execute_with(&body).await.collect().await).to_owned()
 }
 
 /// The messages of a request without cache marks.
@@ -34,30 +34,30 @@ fn messages(request: &Value) -> Vec<Value> {
 
 #[tokio::test]
 async fn a_thread_goes_on_after_stop_and_start() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let answers = ["Nice to meet you, Ada.", "Your name is Ada.", "Still Ada."];
-    provider.enqueue_all(answers.map(Reply::of_text));
+    provider.enqueue_all(answers.map(Reply::from_text));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
-    assert_eq!(says(&engine, "task", "My name is Ada.").await, answers[0]);
+    assert_eq!(run_turn_text(&engine, "task", "My name is Ada.").await, answers[0]);
 
-    product.stop("ada").await.ok("status:text");
+    product.stop("ada").await.assert_ok("status:text");
     assert_eq!(product.status("ada").await, "stopped");
-    let denied = product.admit("ada").await.ok("admitted:bool engine:null reason:text");
+    let denied = product.admit("ada").await.assert_ok("admitted:bool engine:null reason:text");
     assert_eq!((&denied["admitted"], &denied["reason"]), (&json!(false), &json!("engine_stopped")));
-    product.stop("ada").await.refused(409, "ENGINE_NOT_RUNNING");
-    assert_eq!(product.start("ada").await.ok("status:text url:url")["status"], "running");
-    product.start("ada").await.refused(409, "ENGINE_ALREADY_RUNNING");
+    product.stop("ada").await.assert_error(409, "ENGINE_NOT_RUNNING");
+    assert_eq!(product.start("ada").await.assert_ok("status:text url:url")["status"], "running");
+    product.start("ada").await.assert_error(409, "ENGINE_ALREADY_RUNNING");
 
     let again = product.engine("ada").await;
     assert_eq!((&again.id, &again.key), (&engine.id, &engine.key));
-    assert_eq!(says(&again, "task", "What is my name?").await, answers[1]);
-    up.end(rustix::process::Signal::TERM).await.well();
-    let up = fleet.up().await;
+    assert_eq!(run_turn_text(&again, "task", "What is my name?").await, answers[1]);
+    up.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
+    let up = fleet.start_up().await;
     let again = up.product().engine("ada").await;
-    assert_eq!(says(&again, "task", "And now?").await, answers[2]);
+    assert_eq!(run_turn_text(&again, "task", "And now?").await, answers[2]);
 
     let requests: Vec<Value> = provider.requests().into_iter().map(|request| request.body).collect();
     assert_eq!(requests.len(), 3);
@@ -72,13 +72,13 @@ async fn a_thread_goes_on_after_stop_and_start() {
 
 #[tokio::test]
 async fn another_task_begins_anew_and_is_told_what_is_remembered() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let engine = up.product().engine("ada").await;
-    says(&engine, "one", "The word is quicksilver.").await;
-    says(&engine, "two", "What is the word?").await;
-    says(&engine, "three", "How is the weather?").await;
+    run_turn_text(&engine, "one", "The word is quicksilver.").await;
+    run_turn_text(&engine, "two", "What is the word?").await;
+    run_turn_text(&engine, "three", "How is the weather?").await;
     let requests: Vec<Value> = provider.requests().into_iter().map(|request| request.body).collect();
     let told = messages(&requests[1]);
     assert_eq!(told.len(), 1, "its conversation is its own: {told:?}");
@@ -89,46 +89,48 @@ async fn another_task_begins_anew_and_is_told_what_is_remembered() {
 
 #[tokio::test]
 async fn a_deleted_engine_comes_back_empty() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
-    says(&engine, "task", "The word is quicksilver.").await;
+    run_turn_text(&engine, "task", "The word is quicksilver.").await;
     let folder = fleet.engine_folder(&engine.id);
     assert!(folder.join("brain.sqlite").exists());
 
-    let destroyed = product.delete("ada").await.ok("status:text engine_id:engine");
+    let destroyed = product.delete("ada").await.assert_ok("status:text engine_id:engine");
     assert_eq!((&destroyed["status"], &destroyed["engine_id"]), (&json!("destroyed"), &json!(engine.id)));
     assert!(!folder.exists(), "the data is removed");
     assert_eq!(fleet.engine_processes(), []);
-    product.delete("ada").await.refused(404, "ENGINE_NOT_FOUND");
-    product.get("ada").await.refused(404, "ENGINE_NOT_FOUND");
-    product.start("ada").await.refused(404, "ENGINE_NOT_FOUND");
-    product.stop("ada").await.refused(404, "ENGINE_NOT_FOUND");
+    product.delete("ada").await.assert_error(404, "ENGINE_NOT_FOUND");
+    product.get("ada").await.assert_error(404, "ENGINE_NOT_FOUND");
+    product.start("ada").await.assert_error(404, "ENGINE_NOT_FOUND");
+    product.stop("ada").await.assert_error(404, "ENGINE_NOT_FOUND");
     assert_eq!(product.list("").await, (Vec::new(), 0));
 
-    let provisioned = product.provision("ada").await.ok(PROVISIONED);
+    let provisioned = product.provision("ada").await.assert_ok(PROVISIONED);
     let fresh = Engine::new(&provisioned);
     assert_ne!(fresh.id, engine.id);
     assert_ne!(fresh.key, engine.key);
-    ask(fresh.request(Method::GET, "/execute/replay?task_id=task")).await.refused(404, "TASK_NOT_FOUND");
-    says(&fresh, "task", "What is the word?").await;
+    send(fresh.request(Method::GET, "/execute/replay?task_id=task"))
+        .await
+        .assert_error(404, "TASK_NOT_FOUND");
+    run_turn_text(&fresh, "task", "What is the word?").await;
     assert!(!provider.requests().last().unwrap().body.to_string().contains("quicksilver"));
     // The key of the engine that was is no key to the one that is.
     let mut stale = fresh;
     stale.key = engine.key;
-    ask(stale.request(Method::GET, "/execute/replay")).await.refused(401, "INVALID_ENGINE_KEY");
+    send(stale.request(Method::GET, "/execute/replay")).await.assert_error(401, "INVALID_ENGINE_KEY");
 }
 
 #[tokio::test]
 async fn a_stopped_engine_can_be_deleted() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
-    product.stop("ada").await.ok("status:text");
-    product.delete("ada").await.ok("status:text engine_id:engine");
+    product.stop("ada").await.assert_ok("status:text");
+    product.delete("ada").await.assert_ok("status:text engine_id:engine");
     assert!(!fleet.engine_folder(&engine.id).exists());
-    assert_eq!(fleet.audit("destroy").len(), 1);
+    assert_eq!(fleet.audit_rows("destroy").len(), 1);
 }

@@ -8,11 +8,13 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use strict_provider::{Fault, Gate, Refusal, Reply, Usage};
 
-use crate::support::calls::message;
-use crate::support::http::{ask, ask_raw};
-use crate::support::server::Server;
-use crate::support::turn::{completed, errored, of_kind, phases};
-use crate::support::{Answer, Engine, Event, LoneEngine, Rig, assert_fields, eventually};
+use crate::support::engine_calls::direct_message;
+use crate::support::http::{send, send_raw};
+use crate::support::turn::{assert_completed, assert_errored, of_kind, phases};
+use crate::support::web_server::WebServer;
+use crate::support::{
+    Engine, EngineFixture, Event, HttpResponse, StandaloneEngine, assert_fields, eventually,
+};
 
 const SKILL: &str = "---
 name: counting
@@ -24,7 +26,7 @@ Count the words that you are given.
 const TOOL: &str = r#"{"description": "Says what it was given.", "permission": "allow", "command": ["cat"]}"#;
 
 /// How much of the prompts a cache served.
-const CACHE: &str =
+const CACHE_STATS: &str =
     "calls:int input_tokens:int cache_read_tokens:int cache_write_tokens:int share:number|null";
 const MODEL_STATE: &str = "name:text model:text cool_down_seconds:number retry_after_seconds:number|null \
                            failures_in_a_row:int last_failure:object|null";
@@ -38,7 +40,7 @@ async fn output(engine: &Engine, method: &str, params: Value) -> String {
 
 async fn telemetry(engine: &Engine, op: &str) -> Value {
     let call = json!({"subsystem": "telemetry", "op": op});
-    engine.post("/rpc", &call).await.ok("result:object")["result"].take()
+    engine.post("/rpc", &call).await.assert_ok("result:object")["result"].take()
 }
 
 /// The methods that are listed, each with the schema of what it takes.
@@ -57,22 +59,22 @@ async fn methods(engine: &Engine) -> BTreeMap<String, Value> {
 }
 
 /// The place of an engine with a skill and a tool of the catalog.
-fn with_catalog(place: LoneEngine) -> LoneEngine {
+fn with_skill_and_tool(place: StandaloneEngine) -> StandaloneEngine {
     place
-        .with_programs()
-        .with_file("skills/counting/SKILL.md", SKILL)
-        .with_file("skills/counting/scripts/count.sh", "wc -w")
-        .with_file("tools/say.json", TOOL)
+        .allowing_unconfined()
+        .with_catalog_file("skills/counting/SKILL.md", SKILL)
+        .with_catalog_file("skills/counting/scripts/count.sh", "wc -w")
+        .with_catalog_file("tools/say.json", TOOL)
 }
 
 #[tokio::test]
 async fn every_method_that_is_listed_can_be_called_and_no_other() {
-    let rig = Rig::of("anthropic", [], |place| {
+    let rig = EngineFixture::with_setup("anthropic", [], |place| {
         let denied = r#"{"tools": {"edit_file": "deny", "shell": "allow"}}"#;
-        with_catalog(place)
-            .with_file("permissions.json", denied)
-            .with("OAUTH_REDIRECT_BASE_URL", "https://product.example")
-            .with("OAUTH_CLIENT_METADATA_URL", "https://product.example/client.json")
+        with_skill_and_tool(place)
+            .with_catalog_file("permissions.json", denied)
+            .with_env("OAUTH_REDIRECT_BASE_URL", "https://product.example")
+            .with_env("OAUTH_CLIENT_METADATA_URL", "https://product.example/client.json")
     })
     .await;
     let engine = &rig.engine;
@@ -90,13 +92,13 @@ async fn every_method_that_is_listed_can_be_called_and_no_other() {
         let answer = engine.rpc(method, json!({})).await;
         if needs {
             let code = if method.starts_with("tool.") { "TOOL_FAILED" } else { "INVALID_REQUEST" };
-            answer.refused_flat(400, code);
+            answer.assert_flat_error(400, code);
         } else {
             assert_eq!(answer.status, 200, "{method}: {answer:?}");
         }
     }
     // What is denied is told of by its own code, and not listed.
-    engine.rpc("tool.edit_file", json!({})).await.refused_flat(400, "TOOL_DENIED");
+    engine.rpc("tool.edit_file", json!({})).await.assert_flat_error(400, "TOOL_DENIED");
     assert!(!listed.contains_key("tool.edit_file"), "{listed:?}");
 
     assert_eq!(engine.delete("/skills/rhyme").await.status, 200);
@@ -115,16 +117,16 @@ async fn every_method_that_is_listed_can_be_called_and_no_other() {
         "",
     ] {
         assert!(!listed.contains_key(method) || method == "skill.rhyme", "{method} is listed");
-        engine.rpc(method, json!({})).await.refused_flat(404, "METHOD_NOT_FOUND");
+        engine.rpc(method, json!({})).await.assert_flat_error(404, "METHOD_NOT_FOUND");
     }
     assert_eq!(engine.tasks("").await.1, 0, "none of these was a turn");
 }
 
 #[tokio::test]
 async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
-    let server = Server::of_text("A page of the web.").await;
-    let rig = Rig::of("anthropic", [], |place| {
-        with_catalog(place).with("ENGINE_WEB_ALLOW", server.address.to_string())
+    let server = WebServer::with_text("A page of the web.").await;
+    let rig = EngineFixture::with_setup("anthropic", [], |place| {
+        with_skill_and_tool(place).with_env("ENGINE_WEB_ALLOW", server.address.to_string())
     })
     .await;
     let engine = &rig.engine;
@@ -144,7 +146,7 @@ async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
     ];
     assert_eq!(tools, expected);
 
-    let file = rig.place.workspace().join("fruit.txt");
+    let file = rig.setup.workspace().join("fruit.txt");
     output(engine, "tool.write_file", json!({"path": "fruit.txt", "content": "a red apple"})).await;
     assert_eq!(fs::read_to_string(&file).unwrap(), "a red apple");
     output(engine, "tool.edit_file", json!({"path": "fruit.txt", "old": "red", "new": "green"})).await;
@@ -153,7 +155,7 @@ async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
     assert!(output(engine, "tool.list_files", json!({"path": "."})).await.contains("fruit.txt"));
     assert!(output(engine, "tool.shell", json!({"command": "wc -c < fruit.txt"})).await.contains("13"));
 
-    engine.rpc("memory.save", json!({"content": "The apple is green."})).await.ok("result:object");
+    engine.rpc("memory.save", json!({"content": "The apple is green."})).await.assert_ok("result:object");
     assert!(output(engine, "tool.memory_search", json!({"query": "apple"})).await.contains("is green."));
     let loaded = output(engine, "tool.load_skill", json!({"skill": "counting"})).await;
     assert!(loaded.contains("Count the words") && loaded.contains("count.sh"), "{loaded}");
@@ -163,63 +165,64 @@ async fn every_built_in_tool_that_needs_no_turn_does_its_work() {
     assert!(page.contains("A page of the web."), "{page}");
     let said = output(engine, "tool.say", json!({"word": "hello"})).await;
     assert_eq!(serde_json::from_str::<Value>(&said).unwrap(), json!({"word": "hello"}));
-    assert_eq!((engine.pending().await, rig.calls()), (vec![], 0), "nobody was asked");
+    assert_eq!((engine.pending().await, rig.model_calls()), (vec![], 0), "nobody was asked");
 }
 
 #[tokio::test]
 async fn refusals_of_calls_are_flat_whatever_was_wrong() {
-    let refused = || Reply::of_fault(Fault::refuse(Refusal::Unauthorized));
-    let rig = Rig::of("anthropic", [refused()], with_catalog).await;
+    let refused = || Reply::from_fault(Fault::refuse(Refusal::Unauthorized));
+    let rig = EngineFixture::with_setup("anthropic", [refused()], with_skill_and_tool).await;
     let engine = &rig.engine;
     // A provider that fails is not the caller's doing.
     let failed = engine.rpc("skill.counting", json!({"input": "one two"})).await;
-    let message = failed.refused_flat(500, "INTERNAL_ERROR");
+    let message = failed.assert_flat_error(500, "INTERNAL_ERROR");
     assert!(message.contains("401"), "it says why: {message}");
     let scripts = engine.rpc("skill.counting", json!({"script": "nothing.sh"})).await;
-    assert!(scripts.refused_flat(400, "TOOL_FAILED").contains("count.sh"));
-    engine.rpc("skill.counting", json!({"script": 7})).await.refused_flat(400, "INVALID_REQUEST");
+    assert!(scripts.assert_flat_error(400, "TOOL_FAILED").contains("count.sh"));
+    engine.rpc("skill.counting", json!({"script": 7})).await.assert_flat_error(400, "INVALID_REQUEST");
 
     let key = [("x-engine-key", engine.key.as_str())];
     let large = vec![b' '; (32 << 20) + 1];
-    ask_raw(&engine.url, "POST /rpc", &key, &large).await.refused_flat(413, "PAYLOAD_TOO_LARGE");
-    ask_raw(&engine.url, "POST /rpc", &[], &large).await.refused_flat(401, "INVALID_ENGINE_KEY");
+    send_raw(&engine.url, "POST /rpc", &key, &large).await.assert_flat_error(413, "PAYLOAD_TOO_LARGE");
+    send_raw(&engine.url, "POST /rpc", &[], &large).await.assert_flat_error(401, "INVALID_ENGINE_KEY");
     for op in ["set_config", "set_key_hash"] {
-        engine.control(op, json!({})).await.refused_flat(400, "INVALID_REQUEST");
+        engine.control(op, json!({})).await.assert_flat_error(400, "INVALID_REQUEST");
     }
     // Of the path itself nothing is known to be a call.
-    ask(engine.request(Method::GET, "/rpc")).await.refused(405, "METHOD_NOT_ALLOWED");
+    send(engine.request(Method::GET, "/rpc")).await.assert_error(405, "METHOD_NOT_ALLOWED");
 }
 
 #[tokio::test]
 async fn a_call_that_comes_at_a_bad_moment_is_told_when_to_come_back() {
-    const MOST: usize = 16;
-    let rig = Rig::with_programs([]).await;
+    const MAX_CONCURRENT_CALLS: usize = 16;
+    let rig = EngineFixture::allowing_unconfined([]).await;
     let engine = &rig.engine;
-    let again =
-        |answer: &Answer| answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok());
+    let again = |answer: &HttpResponse| {
+        answer.header("retry-after").is_some_and(|seconds| seconds.parse::<u64>().is_ok())
+    };
     assert!(engine.quiesce().await);
     let refused = engine.rpc("tool.shell", json!({"command": "true"})).await;
-    refused.refused_flat(503, "QUIESCED");
+    refused.assert_flat_error(503, "QUIESCED");
     assert!(again(&refused), "{refused:?}");
     engine.lift_quiesce().await;
 
     let waits = json!({"command": "echo >> begun; until [ -e told ]; do sleep 0.02; done"});
-    let calls = join_all((0..MOST).map(|_| engine.rpc("tool.shell", waits.clone())));
+    let calls = join_all((0..MAX_CONCURRENT_CALLS).map(|_| engine.rpc("tool.shell", waits.clone())));
     let one_more = async {
-        let begun = rig.place.workspace().join("begun");
+        let begun = rig.setup.workspace().join("begun");
         eventually("all of them run", async || {
             let lines = fs::read_to_string(&begun).unwrap_or_default().lines().count();
-            (lines == MOST).then_some(())
+            (lines == MAX_CONCURRENT_CALLS).then_some(())
         })
         .await;
         let refused = engine.rpc("tool.read_file", json!({"path": "begun"})).await;
-        refused.refused_flat(503, "OVERLOADED");
+        refused.assert_flat_error(503, "OVERLOADED");
         assert!(again(&refused), "{refused:?}");
-        fs::write(rig.place.workspace().join("told"), "").unwrap();
+        fs::write(rig.setup.workspace().join("told"), "").unwrap();
     };
     let (answers, ()) = futures::join!(calls, one_more);
     for answer in answers {
-        answer.ok("result:object");
+        answer.assert_ok("result:object");
     }
     engine.rpc_result("tool.read_file", json!({"path": "begun"})).await;
 }
@@ -233,14 +236,14 @@ async fn the_operations_of_the_gateway_tell_what_was_spent_and_what_the_caches_s
         cache_write: 500,
         ..Usage::default()
     };
-    let rig = Rig::new([Reply::of_text("Hello.").usage(used)]).await;
+    let rig = EngineFixture::new([Reply::from_text("Hello.").usage(used)]).await;
     let engine = &rig.engine;
     let fresh = telemetry(engine, "cache_state").await;
     assert_fields(&fresh, "total:object models:object");
-    assert_fields(&fresh["total"], CACHE);
+    assert_fields(&fresh["total"], CACHE_STATS);
     assert_eq!((&fresh["total"]["calls"], &fresh["models"]), (&json!(0), &json!({})));
 
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     let cache = telemetry(engine, "cache_state").await;
     let expected = json!({
         "calls": 1, "input_tokens": 4_500, "cache_read_tokens": 3_000, "cache_write_tokens": 500,
@@ -267,8 +270,8 @@ async fn the_operations_of_the_gateway_tell_what_was_spent_and_what_the_caches_s
     );
 
     // A model that fails is told as one, with when it will be asked first again.
-    rig.provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::Unauthorized)));
-    errored(&engine.execute_with(&message("task", "Hello?")).await.rest().await);
+    rig.provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::Unauthorized)));
+    assert_errored(&engine.execute_with(&direct_message("task", "Hello?")).await.collect().await);
     let model = telemetry(engine, "quota_state").await["models"][0].clone();
     assert_eq!(model["failures_in_a_row"], 1, "{model}");
     assert_fields(&model["last_failure"], "kind:text message:text seconds_ago:number");
@@ -281,25 +284,28 @@ async fn the_operations_of_the_gateway_tell_what_was_spent_and_what_the_caches_s
 
 #[tokio::test]
 async fn a_budget_that_is_set_ends_turns_until_it_is_lifted() {
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     let engine = &rig.engine;
-    rig.engine.tell("task", "Hello!").await;
+    rig.engine.run_turn("task", "Hello!").await;
     let mut config =
-        engine.control("get_config", json!({})).await.ok("result:object")["result"]["config"].take();
+        engine.control("get_config", json!({})).await.assert_ok("result:object")["result"]["config"].take();
     config["budgets"] = json!({"tokens_per_hour": 1});
     assert_eq!(engine.control("set_config", json!({"config": config})).await.body, json!({"result": {}}));
     let hour = telemetry(engine, "quota_state").await["budgets"]["tokens_per_hour"].clone();
     assert_eq!((&hour["limit"], &hour["remaining"]), (&json!(1), &json!(0)));
-    let events = engine.execute_with(&message("task", "And now?")).await.rest().await;
-    assert_eq!((events.last().unwrap().data["stop_reason"].as_str(), rig.calls()), (Some("budget"), 1));
+    let events = engine.execute_with(&direct_message("task", "And now?")).await.collect().await;
+    assert_eq!((events.last().unwrap().data["stop_reason"].as_str(), rig.model_calls()), (Some("budget"), 1));
     // `reload` goes back to what the catalog or the environment says.
     assert_eq!(engine.control("reload", json!({})).await.body, json!({"result": {}}));
-    let events = engine.tell("task", "And now?").await;
-    assert_eq!((events.last().unwrap().data["stop_reason"].as_str(), rig.calls()), (Some("end_turn"), 2));
+    let events = engine.run_turn("task", "And now?").await;
+    assert_eq!(
+        (events.last().unwrap().data["stop_reason"].as_str(), rig.model_calls()),
+        (Some("end_turn"), 2)
+    );
 }
 
 /// The types of the events of a turn.
-fn kinds(events: &[Event]) -> Vec<&str> {
+fn event_types(events: &[Event]) -> Vec<&str> {
     let mut kinds: Vec<&str> = events.iter().map(|event| event.kind.as_str()).collect();
     kinds.dedup();
     kinds
@@ -309,21 +315,24 @@ fn kinds(events: &[Event]) -> Vec<&str> {
 async fn what_a_turn_came_to_is_replayed_when_its_deltas_have_had_their_time() {
     let note = Reply::new().thinking("I note it.").text("A moment.");
     let note = note.tool_use("working_memory_set", json!({"key": "colour", "value": "green"}));
-    let replies = || [note.clone(), Reply::of_text("Noted.")];
-    for (time, is_over) in [("0.1", true), ("3h", false)] {
-        let rig = Rig::of("anthropic", replies(), |place| place.with("CHANNEL_STATE_TTL_ACTIVE", time)).await;
-        let before = rig.engine.tell("task", "Note it.").await;
-        assert!(kinds(&before).contains(&"text_delta"), "{before:#?}");
+    let replies = || [note.clone(), Reply::from_text("Noted.")];
+    for (time, is_revoked) in [("0.1", true), ("3h", false)] {
+        let rig = EngineFixture::with_setup("anthropic", replies(), |place| {
+            place.with_env("CHANNEL_STATE_TTL_ACTIVE", time)
+        })
+        .await;
+        let before = rig.engine.run_turn("task", "Note it.").await;
+        assert!(event_types(&before).contains(&"text_delta"), "{before:#?}");
         // What ended before is looked at as the engine starts.
         let rig = rig.stop_and_start().await;
-        let replayed = async || rig.engine.replay("task", 0).await.rest().await;
-        if !is_over {
+        let replayed = async || rig.engine.replay("task", 0).await.collect().await;
+        if !is_revoked {
             assert_eq!(replayed().await, before, "{time}");
             continue;
         }
         let after = eventually("the deltas are gone", async || {
             let after = replayed().await;
-            (!kinds(&after).contains(&"text_delta")).then_some(after)
+            (!event_types(&after).contains(&"text_delta")).then_some(after)
         })
         .await;
         let passes = ["text_delta", "thinking_delta", "content_block_start", "content_block_stop"];
@@ -338,72 +347,75 @@ async fn what_a_turn_came_to_is_replayed_when_its_deltas_have_had_their_time() {
 #[tokio::test]
 async fn a_conversation_that_is_too_long_is_shortened_unless_that_is_switched_off() {
     let long = "All this I have to tell you. ".repeat(400);
-    for (switch, shortens) in [("true", true), ("false", false)] {
-        let rig = Rig::of("anthropic", [], |place| place.with("REACTIVE_COMPACT_ENABLED", switch)).await;
+    for (open_block, shortens) in [("true", true), ("false", false)] {
+        let rig = EngineFixture::with_setup("anthropic", [], |place| {
+            place.with_env("REACTIVE_COMPACT_ENABLED", open_block)
+        })
+        .await;
         for number in 0..6 {
-            rig.engine.tell("task", &format!("Question {number}. {long}")).await;
+            rig.engine.run_turn("task", &format!("Question {number}. {long}")).await;
         }
         rig.provider.enqueue_all([
-            Reply::of_fault(Fault::refuse(Refusal::PromptTooLong)),
-            Reply::of_text("Many questions were asked."),
-            Reply::of_text("Forty-two."),
+            Reply::from_fault(Fault::refuse(Refusal::PromptTooLong)),
+            Reply::from_text("Many questions were asked."),
+            Reply::from_text("Forty-two."),
         ]);
-        let events = rig.engine.execute_with(&message("task", "And now?")).await.rest().await;
+        let events = rig.engine.execute_with(&direct_message("task", "And now?")).await.collect().await;
         let compacted = of_kind(&events, "compaction_event").len();
         if shortens {
-            assert_eq!((completed(&events), compacted), ("Forty-two.", 1));
+            assert_eq!((assert_completed(&events), compacted), ("Forty-two.", 1));
         } else {
-            errored(&events);
+            assert_errored(&events);
             assert_eq!((phases(&events), compacted), (vec!["started", "errored"], 0));
             assert_eq!(rig.provider.pending_replies(), 2, "it is not asked again");
         }
     }
     // It is a word, and one of these two.
-    let refused = LoneEngine::new().with("REACTIVE_COMPACT_ENABLED", "1").launch().ended().await;
-    refused.refused(2, &["REACTIVE_COMPACT_ENABLED"]);
+    let refused = StandaloneEngine::new().with_env("REACTIVE_COMPACT_ENABLED", "1").launch().wait().await;
+    refused.assert_failure(2, &["REACTIVE_COMPACT_ENABLED"]);
 }
 
 #[tokio::test]
 async fn an_engine_with_all_the_turns_that_it_can_take_says_so() {
-    const MOST: usize = 256;
+    const MAX_CONCURRENT_TURNS: usize = 256;
     let gate = Gate::new();
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     let held = gate.clone();
-    rig.provider.set_responder(move |_| Reply::of_text("Here I am.").hold(0, &held));
+    rig.provider.set_responder(move |_| Reply::from_text("Here I am.").hold(0, &held));
     let begin = |number: usize| {
         let engine = rig.engine.clone();
         async move {
-            let body = message(&format!("task-{number}"), "Are you there?");
+            let body = direct_message(&format!("task-{number}"), "Are you there?");
             // The turn goes on without its client.
             engine.request(Method::POST, "/execute").json(&body).send().await.unwrap().status().as_u16()
         }
     };
     let mut statuses = Vec::new();
-    for numbers in (0..MOST).collect::<Vec<_>>().chunks(32) {
+    for numbers in (0..MAX_CONCURRENT_TURNS).collect::<Vec<_>>().chunks(32) {
         statuses.extend(join_all(numbers.iter().map(|number| begin(*number))).await);
     }
-    assert_eq!(statuses, vec![200; MOST]);
-    let refused = rig.engine.execute_refused(&message("one-too-many", "And me?")).await;
-    refused.refused(503, "OVERLOADED");
+    assert_eq!(statuses, vec![200; MAX_CONCURRENT_TURNS]);
+    let refused = rig.engine.post_execute(&direct_message("one-too-many", "And me?")).await;
+    refused.assert_error(503, "OVERLOADED");
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() > 0);
-    assert_eq!(rig.engine.tasks("").await.1, MOST as u64, "a refusal begins no task");
+    assert_eq!(rig.engine.tasks("").await.1, MAX_CONCURRENT_TURNS as u64, "a refusal begins no task");
     assert_eq!(rig.engine.health().await["status"], "ok");
     gate.release();
     eventually("there is room again", async || {
         (rig.engine.activity().await["running_turns"] == 0).then_some(())
     })
     .await;
-    rig.engine.tell("one-too-many", "And now?").await;
+    rig.engine.run_turn("one-too-many", "And now?").await;
 }
 
 #[tokio::test]
 async fn what_a_broken_answer_cost_stays_counted() {
     let used = |output| Usage { input: Some(1_000), output: Some(output), ..Usage::default() };
-    let broken = Reply::of_text("One two three four five six.").usage(used(9)).fault(Fault::cut_after(3));
+    let broken = Reply::from_text("One two three four five six.").usage(used(9)).fault(Fault::cut_after(3));
     for (again, seam) in [("One two three four five six.", false), ("Something else.", true)] {
-        let rig = Rig::new([broken.clone(), Reply::of_text(again).usage(used(20))]).await;
-        let events = rig.engine.tell("task", "Count.").await;
-        assert_eq!((completed(&events), rig.calls()), (again, 2));
+        let rig = EngineFixture::new([broken.clone(), Reply::from_text(again).usage(used(20))]).await;
+        let events = rig.engine.run_turn("task", "Count.").await;
+        assert_eq!((assert_completed(&events), rig.model_calls()), (again, 2));
         assert_eq!(phases(&events).contains(&"retrying"), seam);
         let usage = &of_kind(&events, "usage").last().unwrap().data;
         assert_eq!(usage["input_tokens"], 2_000, "both prompts are billed: {usage}");

@@ -4,10 +4,11 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::form::{PROVISIONED, REGISTERED};
-use crate::support::http::{ask, client};
+use crate::support::http::{client, send};
+use crate::support::schema::{PROVISIONED, REGISTERED};
 use crate::support::{
-    Answer, Deployment, Engine, Fleet, Product, Up, assert_fields, eventually, in_time, processes,
+    Deployment, Engine, Fleet, HttpResponse, Product, RunningUp, assert_fields, eventually, processes,
+    with_deadline,
 };
 
 const STATUS: &str = "total:int by_status:object health:text unhealthy_count:int";
@@ -17,16 +18,16 @@ const LISTED_PRODUCT: &str = "product_id:product slug:text display_name:text pol
                               updated_at:time|null";
 
 async fn status(product: &Product) -> Value {
-    product.call(Method::GET, "/status", None).await.ok(STATUS)
+    product.call(Method::GET, "/status", None).await.assert_ok(STATUS)
 }
 
 async fn metrics(product: &Product) -> Value {
-    product.call(Method::GET, "/metrics", None).await.ok(METRICS)
+    product.call(Method::GET, "/metrics", None).await.assert_ok(METRICS)
 }
 
 #[tokio::test]
 async fn status_and_metrics_tell_what_became_of_the_engines() {
-    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "300");
+    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "300");
     let (orchestrator, product) = place.start_with_product().await;
     let none = json!({"total": 0, "by_status": {}, "health": "ok", "unhealthy_count": 0});
     assert_eq!(status(&product).await, none);
@@ -34,7 +35,7 @@ async fn status_and_metrics_tell_what_became_of_the_engines() {
     for user in ["ada", "bob", "eve"] {
         engines.push(product.engine(user).await);
     }
-    product.stop("eve").await.ok("status:text");
+    product.stop("eve").await.assert_ok("status:text");
     let told = status(&product).await;
     let expected = json!({
         "total": 3, "by_status": {"running": 2, "stopped": 1}, "health": "ok", "unhealthy_count": 0,
@@ -43,7 +44,7 @@ async fn status_and_metrics_tell_what_became_of_the_engines() {
     // One of three is some; two of three are a high share.
     for (engine, user, health) in [(&engines[0], "ada", "degraded"), (&engines[1], "bob", "critical")] {
         place.kill_engine(engine);
-        product.becomes(user, "failed").await;
+        product.wait_for_status(user, "failed").await;
         assert_eq!(status(&product).await["health"], health);
     }
     let told = status(&product).await;
@@ -52,7 +53,7 @@ async fn status_and_metrics_tell_what_became_of_the_engines() {
         (&json!({"stopped": 1, "failed": 2}), &json!(2))
     );
 
-    product.delete("eve").await.ok("status:text engine_id:engine");
+    product.delete("eve").await.assert_ok("status:text engine_id:engine");
     assert_eq!(status(&product).await["total"], 2);
     let mut told = metrics(&product).await;
     assert!(told["avg_boot_ms"].take().as_u64() > Some(0), "{told}");
@@ -68,25 +69,25 @@ async fn status_and_metrics_tell_what_became_of_the_engines() {
 }
 
 /// The products as the operator sees them.
-async fn products(up: &Up, query: &str) -> Value {
+async fn products(up: &RunningUp, query: &str) -> Value {
     let request = client().get(format!("{}/products{query}", up.base)).header("x-admin-key", up.admin_key());
-    let list = ask(request).await.ok("products:array total:int");
+    let list = send(request).await.assert_ok("products:array total:int");
     list["products"].as_array().unwrap().iter().for_each(|product| assert_fields(product, LISTED_PRODUCT));
     list
 }
 
-async fn put_policy(up: &Up, product_id: &str, body: &Value) -> Answer {
+async fn put_policy(up: &RunningUp, product_id: &str, body: &Value) -> HttpResponse {
     let request = client().put(format!("{}/products/{product_id}/policy", up.base)).json(body);
-    ask(request.header("x-admin-key", up.admin_key())).await
+    send(request.header("x-admin-key", up.admin_key())).await
 }
 
 #[tokio::test]
 async fn a_policy_takes_the_place_of_the_whole_one_before_at_once() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let body = json!({"slug": "shop", "display_name": "The Shop", "policy": {"rate_limit_rpm": 1000}});
     let request = client().post(format!("{}/products/register", up.base)).json(&body);
-    let registered = ask(request.header("x-admin-key", up.admin_key())).await.ok(REGISTERED);
+    let registered = send(request.header("x-admin-key", up.admin_key())).await.assert_ok(REGISTERED);
     let product = Product::new(&up.base, registered["platform_api_key"].as_str().unwrap());
     let product_id = registered["product_id"].as_str().unwrap();
     for user in ["ada", "bob"] {
@@ -95,10 +96,11 @@ async fn a_policy_takes_the_place_of_the_whole_one_before_at_once() {
 
     let policy = json!({"max_engines": 1, "suspended": false});
     let answer = put_policy(&up, product_id, &json!({"policy": policy})).await;
-    let answer = answer.ok("product_id:product slug:text display_name:text policy:object updated_at:time");
+    let answer =
+        answer.assert_ok("product_id:product slug:text display_name:text policy:object updated_at:time");
     assert_eq!((&answer["product_id"], &answer["policy"]), (&registered["product_id"], &policy));
     // Engines above a lowered cap are not destroyed, and no more come.
-    product.provision("eve").await.refused(429, "QUOTA_EXCEEDED");
+    product.provision("eve").await.assert_error(429, "QUOTA_EXCEEDED");
     for user in ["ada", "bob"] {
         product.engine(user).await.health().await;
     }
@@ -114,13 +116,13 @@ async fn a_policy_takes_the_place_of_the_whole_one_before_at_once() {
     // Without one there are no limits.
     let bare = json!({"slug": "bare", "display_name": "Bare"});
     let request = client().post(format!("{}/products/register", up.base)).json(&bare);
-    let bare = ask(request.header("x-admin-key", up.admin_key())).await.ok(REGISTERED);
+    let bare = send(request.header("x-admin-key", up.admin_key())).await.assert_ok(REGISTERED);
     assert_eq!(bare["policy"], json!({}));
 
     // A suspended product may look.
     put_policy(&up, product_id, &json!({"policy": {"suspended": true}})).await;
-    product.stop("ada").await.refused(403, "POLICY_DENIED");
-    product.admit("ada").await.refused(403, "POLICY_DENIED");
+    product.stop("ada").await.assert_error(403, "POLICY_DENIED");
+    product.admit("ada").await.assert_error(403, "POLICY_DENIED");
     assert_eq!((product.status("ada").await.as_str(), product.list("").await.1), ("running", 2));
     put_policy(&up, product_id, &json!({"policy": {}})).await;
     product.engine("eve").await;
@@ -132,37 +134,39 @@ async fn a_policy_takes_the_place_of_the_whole_one_before_at_once() {
         (json!({"policy": {"rate_limit_rpm": -1}}), "rate_limit_rpm"),
     ] {
         let refused = put_policy(&up, product_id, &body).await;
-        assert!(refused.refused(400, "INVALID_REQUEST").contains(named), "{body}");
+        assert!(refused.assert_error(400, "INVALID_REQUEST").contains(named), "{body}");
     }
     for unknown in ["prod_00000000000000000000000000000000", "shop"] {
-        put_policy(&up, unknown, &json!({"policy": {}})).await.refused(404, "PRODUCT_NOT_FOUND");
+        put_policy(&up, unknown, &json!({"policy": {}})).await.assert_error(404, "PRODUCT_NOT_FOUND");
     }
-    let keyless =
+    let request_without_key =
         client().put(format!("{}/products/{product_id}/policy", up.base)).json(&json!({"policy": {}}));
-    ask(keyless).await.refused(401, "INVALID_ADMIN_KEY");
-    ask(client().get(format!("{}/products", up.base))).await.refused(401, "INVALID_ADMIN_KEY");
+    send(request_without_key).await.assert_error(401, "INVALID_ADMIN_KEY");
+    send(client().get(format!("{}/products", up.base))).await.assert_error(401, "INVALID_ADMIN_KEY");
 }
 
 #[tokio::test]
 async fn a_boot_that_takes_too_long_is_rolled_back_and_says_what_is_unwell() {
     // Well but for its provider, for which it has no key.
-    let place = Deployment::plain().with("LLM_PROVIDER", "anthropic").with("ORCH_BOOT_TIMEOUT_S", "5");
+    let place = Deployment::process_and_sqlite()
+        .with_env("LLM_PROVIDER", "anthropic")
+        .with_env("ORCH_BOOT_TIMEOUT_S", "5");
     let (_orchestrator, product) = place.start_with_product().await;
     for answer in [product.provision("ada").await, product.admit("ada").await] {
-        let message = answer.refused(504, "BOOT_TIMEOUT");
+        let message = answer.assert_error(504, "BOOT_TIMEOUT");
         assert!(message.contains("llm_provider") && message.contains("ANTHROPIC_API_KEY"), "{message}");
-        product.get("ada").await.refused(404, "ENGINE_NOT_FOUND");
+        product.get("ada").await.assert_error(404, "ENGINE_NOT_FOUND");
     }
     assert_eq!(place.fleet.engine_processes(), []);
     assert_eq!(std::fs::read_dir(place.fleet.folder().join("engines")).unwrap().count(), 0);
-    let failed = product.audit("provision_failed").await;
+    let failed = product.audit_rows("provision_failed").await;
     assert_eq!(failed.len(), 2, "{failed:?}");
-    assert!(product.audit("provision").await.is_empty());
+    assert!(product.audit_rows("provision").await.is_empty());
 }
 
 #[tokio::test]
 async fn who_is_told_to_end_finishes_what_is_in_flight_and_engines_run_on() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let (orchestrator, product) = place.start_with_product().await;
     let before = product.engine("before").await;
     let process = place.process_of(&before);
@@ -172,7 +176,7 @@ async fn who_is_told_to_end_finishes_what_is_in_flight_and_engines_run_on() {
         number += 1;
         let user = format!("user-{number}");
         let request = product.request(Method::POST, "/engines/provision").json(&json!({"user_id": user}));
-        let provisioning = tokio::spawn(ask(request));
+        let provisioning = tokio::spawn(send(request));
         let known = place.fleet.engine_processes().len();
         let booting = eventually("its process", async || {
             let processes = place.fleet.engine_processes();
@@ -196,9 +200,10 @@ async fn who_is_told_to_end_finishes_what_is_in_flight_and_engines_run_on() {
     .await;
     assert!(!provisioning.is_finished() && processes::is_alive(orchestrator_process));
     processes::signal(booting, Signal::CONT);
-    let provisioned = in_time("the provision is answered", provisioning).await.unwrap().ok(PROVISIONED);
+    let provisioned =
+        with_deadline("the provision is answered", provisioning).await.unwrap().assert_ok(PROVISIONED);
     assert_eq!(provisioned["status"], "running");
-    orchestrator.program.ended().await.well();
+    orchestrator.program.wait().await.assert_success();
 
     let engine = Engine::new(&provisioned);
     assert_eq!(engine.health().await["status"], "ok");
@@ -211,29 +216,29 @@ async fn who_is_told_to_end_finishes_what_is_in_flight_and_engines_run_on() {
 #[tokio::test]
 async fn what_an_engine_says_can_be_read() {
     // At this level each request is a line.
-    let fleet = Fleet::new().with("ENGINE_LOG_LEVEL", "debug");
-    let up = fleet.up().await;
+    let fleet = Fleet::new().with_env("ENGINE_LOG_LEVEL", "debug");
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
     for _ in 0..201 {
-        engine.get("/tasks").await.ok("tasks:array total:int");
+        engine.get("/tasks").await.assert_ok("tasks:array total:int");
     }
     let lines = async |query: &str| -> Vec<String> {
         let path = format!("/engines/ada/logs{query}");
-        let told = product.call(Method::GET, &path, None).await.ok("lines:array");
+        let told = product.call(Method::GET, &path, None).await.assert_ok("lines:array");
         told["lines"].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect()
     };
-    product.stop("ada").await.ok("status:text");
+    product.stop("ada").await.assert_ok("status:text");
     let all = lines("?tail=10000").await;
     assert!(all.len() > 200 && all.iter().all(|line| !line.contains('\n')), "{all:?}");
     assert_eq!(lines("").await, all[all.len() - 200..], "200, where nobody says how many");
     assert_eq!(lines("?tail=1").await, all[all.len() - 1..]);
     for tail in ["0", "10001", "x"] {
         let answer = product.call(Method::GET, &format!("/engines/ada/logs?tail={tail}"), None).await;
-        assert!(answer.refused(400, "INVALID_REQUEST").contains("tail"));
+        assert!(answer.assert_error(400, "INVALID_REQUEST").contains("tail"));
     }
     let nobody = product.call(Method::GET, "/engines/nobody/logs", None).await;
-    nobody.refused(404, "ENGINE_NOT_FOUND");
+    nobody.assert_error(404, "ENGINE_NOT_FOUND");
 }
 
 /// A variable of an engine's environment.
@@ -247,13 +252,13 @@ fn variable(place: &Deployment, engine: &Engine, name: &str) -> Option<String> {
 /// The engine's allocator is told inside to give back what is free, for the environment holds nothing but this.
 #[tokio::test]
 async fn an_engines_environment_holds_what_is_documented_and_nothing_else() {
-    let place = Deployment::plain()
-        .with("ORCH_ENGINE_ENV_PASSTHROUGH", "LLM_PROVIDER")
-        .with("LLM_PROVIDER", "scripted")
-        .with("TZ", "UTC")
-        .with("LANG", "C.UTF-8")
-        .with("MIMALLOC_SHOW_ERRORS", "0")
-        .with("SOMETHING_ELSE", "not passed on");
+    let place = Deployment::process_and_sqlite()
+        .with_env("ORCH_ENGINE_ENV_PASSTHROUGH", "LLM_PROVIDER")
+        .with_env("LLM_PROVIDER", "scripted")
+        .with_env("TZ", "UTC")
+        .with_env("LANG", "C.UTF-8")
+        .with_env("MIMALLOC_SHOW_ERRORS", "0")
+        .with_env("SOMETHING_ELSE", "not passed on");
     let (_orchestrator, product) = place.start_with_product().await;
     let process = place.process_of(&product.engine("ada").await).expect("it runs").as_raw_nonzero();
     let environment = std::fs::read_to_string(format!("/proc/{process}/environ")).unwrap();
@@ -278,14 +283,14 @@ async fn an_engines_environment_holds_what_is_documented_and_nothing_else() {
     // The allocator tells its options where it is asked to: of an engine this one is set, of an orchestrator not.
     let asked = [("MIMALLOC_VERBOSE".to_owned(), "1".to_owned())].into();
     for (command, delay) in [("engine", "0"), ("orchestrator", "1000")] {
-        let said = place.fleet.home.run(&[command, "--help"], &asked).ended().await.well();
+        let said = place.fleet.test_env.run(&[command, "--help"], &asked).wait().await.assert_success();
         assert!(said.contains(&format!("option 'purge_delay': {delay} ")), "{command}: {said}");
     }
 }
 
 #[tokio::test]
 async fn an_engine_has_a_session_of_its_own() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let (_orchestrator, product) = place.start_with_product().await;
     let process = place.process_of(&product.engine("ada").await).expect("it runs");
     assert_eq!(rustix::process::getsid(Some(process)).unwrap(), process);
@@ -296,12 +301,14 @@ async fn a_policys_redirect_base_goes_before_the_one_that_is_passed_through() {
     let name = "OAUTH_REDIRECT_BASE_URL";
     let (general, own, newer) = ("https://all.example", "https://own.example/app", "https://newer.example");
     let passed = format!("{name},LLM_PROVIDER,LLM_SCRIPT_PATH");
-    let place = Deployment::plain().with("ORCH_ENGINE_ENV_PASSTHROUGH", passed).with(name, general);
+    let place = Deployment::process_and_sqlite()
+        .with_env("ORCH_ENGINE_ENV_PASSTHROUGH", passed)
+        .with_env(name, general);
     let orchestrator = place.start().await;
     let plain = orchestrator.register("plain", json!({})).await;
     let body = json!({"slug": "own", "display_name": "Own", "policy": {"oauth_redirect_base_url": own}});
     let request = client().post(format!("{}/products/register", orchestrator.base)).json(&body);
-    let registered = ask(request.header("x-admin-key", &place.admin_key)).await.ok(REGISTERED);
+    let registered = send(request.header("x-admin-key", &place.admin_key)).await.assert_ok(REGISTERED);
     let product = Product::new(&orchestrator.base, registered["platform_api_key"].as_str().unwrap());
     assert_eq!(variable(&place, &plain.engine("ada").await, name).as_deref(), Some(general));
     let engine = product.engine("ada").await;
@@ -311,17 +318,17 @@ async fn a_policys_redirect_base_goes_before_the_one_that_is_passed_through() {
     let path =
         format!("{}/products/{}/policy", orchestrator.base, registered["product_id"].as_str().unwrap());
     let body = json!({"policy": {"oauth_redirect_base_url": newer}});
-    let replaced = ask(client().put(path).header("x-admin-key", &place.admin_key).json(&body)).await;
+    let replaced = send(client().put(path).header("x-admin-key", &place.admin_key).json(&body)).await;
     assert_eq!(replaced.status, 200, "{replaced:?}");
     assert_eq!(variable(&place, &engine, name).as_deref(), Some(own));
-    product.stop("ada").await.ok("status:text");
-    product.start("ada").await.ok("status:text url:url");
+    product.stop("ada").await.assert_ok("status:text");
+    product.start("ada").await.assert_ok("status:text url:url");
     assert_eq!(variable(&place, &engine, name).as_deref(), Some(newer));
 }
 
 #[tokio::test]
 async fn engines_are_told_of_by_the_host_that_the_operator_names() {
-    let place = Deployment::plain().with("ORCH_ENGINE_URL_HOST", "localhost");
+    let place = Deployment::process_and_sqlite().with_env("ORCH_ENGINE_URL_HOST", "localhost");
     let (_orchestrator, product) = place.start_with_product().await;
     let provisioned = product.provision("ada").await;
     assert_eq!(provisioned.status, 200, "{provisioned:?}");
@@ -334,19 +341,19 @@ async fn engines_are_told_of_by_the_host_that_the_operator_names() {
 
 #[tokio::test]
 async fn a_restart_begins_an_empty_window_of_the_rate() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let orchestrator = place.start().await;
     let product = orchestrator.register("one", json!({"rate_limit_rpm": 1})).await;
-    assert_eq!(product.denied("nobody").await, "engine_not_found");
-    product.admit_as_it_is("nobody").await.refused(429, "RATE_LIMITED");
+    assert_eq!(product.denial_reason("nobody").await, "engine_not_found");
+    product.admit_existing("nobody").await.assert_error(429, "RATE_LIMITED");
     let _orchestrator = place.kill_and_start(orchestrator).await;
-    assert_eq!(product.denied("nobody").await, "engine_not_found");
-    product.admit_as_it_is("nobody").await.refused(429, "RATE_LIMITED");
+    assert_eq!(product.denial_reason("nobody").await, "engine_not_found");
+    product.admit_existing("nobody").await.assert_error(429, "RATE_LIMITED");
 }
 
 #[tokio::test]
 async fn a_folder_that_belongs_to_no_engine_is_left_alone() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let (orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     let engines = place.fleet.folder().join("engines");
@@ -357,8 +364,8 @@ async fn a_folder_that_belongs_to_no_engine_is_left_alone() {
         std::fs::write(folder.join("brain.sqlite"), "all that somebody said").unwrap();
     }
     let _orchestrator = place.kill_and_start(orchestrator).await;
-    product.stop("ada").await.ok("status:text");
-    product.delete("ada").await.ok("status:text engine_id:engine");
+    product.stop("ada").await.assert_ok("status:text");
+    product.delete("ada").await.assert_ok("status:text engine_id:engine");
     assert!(!place.fleet.engine_folder(&engine.id).exists());
     for folder in &folders {
         assert_eq!(std::fs::read_to_string(folder.join("brain.sqlite")).unwrap(), "all that somebody said");

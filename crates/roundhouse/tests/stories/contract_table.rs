@@ -87,7 +87,7 @@ fn a_test_that_is_not_there_is_missed() {
         "stories tools::rpc::a_tool_is_called_and_nobody_is_asked",
         "contract error::tests::the_envelope_is_nested_and_codes_are_upper_case",
         "engine http::rpc_tests::activity_has_exactly_its_fields",
-        "engine models::gateway::gateway_tests::the_state_of_each_model_is_told",
+        "engine llm::gateway::gateway_tests::the_state_of_each_model_is_told",
         "engine tests::a_taken_address_is_named_and_the_brain_is_free_again",
         "breakout breakout::the_table_and_the_suite_agree",
     ] {

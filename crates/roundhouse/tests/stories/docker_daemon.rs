@@ -6,21 +6,23 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::form::ENGINE_RECORD;
-use crate::support::{Daemon, Deployment, Engine, LivesOn, Product, assert_within, eventually, processes};
+use crate::support::schema::ENGINE_RECORD;
+use crate::support::{
+    Deployment, DockerDaemon, Engine, LiveRestore, Product, assert_within, eventually, processes,
+};
 
 /// A deployment at a daemon of its own whose engines are checked all the time.
-fn watchful(daemon: &Daemon) -> Deployment {
-    Deployment::at(&daemon.docker)
-        .with("ORCH_RESTART_BACKOFF_BASE_S", "0.5")
-        .with("ORCH_RESTART_BACKOFF_MAX_S", "2")
-        .with("ORCH_HEALTH_CHECK_INTERVAL_S", "0.3")
-        .with("ORCH_HEALTH_CHECK_TIMEOUT_S", "0.7")
-        .with("ORCH_BOOT_TIMEOUT_S", "30")
+fn frequently_checked_deployment(daemon: &DockerDaemon) -> Deployment {
+    Deployment::with_docker(&daemon.docker)
+        .with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.5")
+        .with_env("ORCH_RESTART_BACKOFF_MAX_S", "2")
+        .with_env("ORCH_HEALTH_CHECK_INTERVAL_S", "0.3")
+        .with_env("ORCH_HEALTH_CHECK_TIMEOUT_S", "0.7")
+        .with_env("ORCH_BOOT_TIMEOUT_S", "30")
 }
 
 /// Asserts that every call that needs the daemon is refused, in time, and that none of them changed anything.
-async fn is_out_of_reach(product: &Product) {
+async fn assert_unavailable(product: &Product) {
     let start = Instant::now();
     let states = async || {
         let mut states = Vec::new();
@@ -38,24 +40,24 @@ async fn is_out_of_reach(product: &Product) {
         product.provision("eve")
     );
     for answer in [stopped, started, deleted, provisioned] {
-        answer.refused(502, "BACKEND_ERROR");
+        answer.assert_error(502, "BACKEND_ERROR");
     }
     assert!(start.elapsed() < Duration::from_secs(75), "it took {:?}", start.elapsed());
     assert_eq!(states().await, before, "nothing has changed");
-    product.get("eve").await.refused(404, "ENGINE_NOT_FOUND");
+    product.get("eve").await.assert_error(404, "ENGINE_NOT_FOUND");
     // What needs no daemon works.
     assert_eq!(product.list("").await.1, 2);
-    let admitted = product.admit_as_it_is("ada").await.ok("admitted:bool engine:object");
+    let admitted = product.admit_existing("ada").await.assert_ok("admitted:bool engine:object");
     assert_eq!(admitted["engine"]["status"], "running");
 }
 
 /// When ada's engine was last found well.
 async fn last_check(product: &Product) -> Value {
-    product.get("ada").await.ok(ENGINE_RECORD)["last_health_at"].clone()
+    product.get("ada").await.assert_ok(ENGINE_RECORD)["last_health_at"].clone()
 }
 
 /// Waits until ada's engine has failed more checks in a row than are tolerated, had they counted.
-async fn let_checks_fail(product: &Product) {
+async fn wait_for_failed_checks(product: &Product) {
     // Three checks take two seconds, and what the last good one found is written down a second later.
     let (mut last, mut since) = (last_check(product).await, Instant::now());
     eventually("no check is good any more", async || {
@@ -69,10 +71,10 @@ async fn let_checks_fail(product: &Product) {
 }
 
 /// What the ledger tells of moves that nobody asked for.
-async fn unasked(product: &Product) -> Vec<(String, Value)> {
+async fn unrequested_transitions(product: &Product) -> Vec<(String, Value)> {
     let mut rows = Vec::new();
     for event in ["crash", "restart", "destroy", "sleep"] {
-        rows.extend(product.audit(event).await);
+        rows.extend(product.audit_rows(event).await);
     }
     rows
 }
@@ -80,27 +82,27 @@ async fn unasked(product: &Product) -> Vec<(String, Value)> {
 /// Ada's engine runs, bob's is stopped.
 async fn two_engines(product: &Product) -> (Engine, Vec<Value>) {
     product.engine("bob").await;
-    product.stop("bob").await.ok("status:text");
+    product.stop("bob").await.assert_ok("status:text");
     let engine = product.engine("ada").await;
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     let messages = engine.messages("task").await;
     (engine, messages)
 }
 
 #[tokio::test]
 async fn lesson_o05_a_daemon_that_hangs_harms_no_engine_and_holds_up_nobody() {
-    let Some(daemon) = Daemon::start(LivesOn::Yes).await else { return };
-    let place = watchful(&daemon);
+    let Some(daemon) = DockerDaemon::start(LiveRestore::Yes).await else { return };
+    let place = frequently_checked_deployment(&daemon);
     let (_orchestrator, product) = place.start_with_product().await;
     let (engine, messages) = two_engines(&product).await;
     let process = place.process_of(&engine);
     daemon.pause();
-    is_out_of_reach(&product).await;
+    assert_unavailable(&product).await;
     let last = last_check(&product).await;
     eventually("it is checked all the same", async || (last_check(&product).await != last).then_some(()))
         .await;
     assert_eq!(engine.messages("task").await, messages);
-    assert_eq!(unasked(&product).await, []);
+    assert_eq!(unrequested_transitions(&product).await, []);
     daemon.resume();
     // What it was asked to do in the meantime does not happen after all, or is put right.
     assert_eq!(product.status("ada").await, "running");
@@ -108,36 +110,42 @@ async fn lesson_o05_a_daemon_that_hangs_harms_no_engine_and_holds_up_nobody() {
         (product.start("bob").await.status == 200 || product.status("bob").await == "running").then_some(())
     })
     .await;
-    product.becomes("ada", "running").await;
+    product.wait_for_status("ada", "running").await;
     let again = product.engine("ada").await;
     assert_eq!(again.messages("task").await, messages);
-    if unasked(&product).await.is_empty() {
+    if unrequested_transitions(&product).await.is_empty() {
         assert_eq!(place.process_of(&engine), process);
     }
-    product.stop("ada").await.ok("status:text");
-    product.provision("eve").await.ok(crate::support::form::PROVISIONED);
+    product.stop("ada").await.assert_ok("status:text");
+    product.provision("eve").await.assert_ok(crate::support::schema::PROVISIONED);
 }
 
 #[tokio::test]
 async fn lesson_o05_engines_outlive_a_daemon_that_is_stopped_and_started_again() {
-    let Some(mut daemon) = Daemon::start(LivesOn::Yes).await else { return };
-    let place = watchful(&daemon);
+    let Some(mut daemon) = DockerDaemon::start(LiveRestore::Yes).await else { return };
+    let place = frequently_checked_deployment(&daemon);
     let (orchestrator, product) = place.start_with_product().await;
     let (engine, messages) = two_engines(&product).await;
     let (process, container) = (place.process_of(&engine), place.container_of(&engine).await);
     assert!(process.is_some());
     daemon.stop();
-    is_out_of_reach(&product).await;
+    assert_unavailable(&product).await;
     // It runs on, behind a port that Docker's own forwarder no longer serves.
     assert_eq!(place.process_of(&engine), process);
-    let_checks_fail(&product).await;
-    assert_eq!((product.status("ada").await.as_str(), unasked(&product).await), ("running", vec![]));
+    wait_for_failed_checks(&product).await;
+    assert_eq!(
+        (product.status("ada").await.as_str(), unrequested_transitions(&product).await),
+        ("running", vec![])
+    );
 
     // An orchestrator that starts meanwhile is ready, and knows what it knew.
-    assert_eq!(orchestrator.end(Signal::KILL).await.code, None);
+    assert_eq!(orchestrator.signal_and_wait(Signal::KILL).await.code, None);
     let _orchestrator = place.start().await;
-    is_out_of_reach(&product).await;
-    assert_eq!((product.status("ada").await.as_str(), unasked(&product).await), ("running", vec![]));
+    assert_unavailable(&product).await;
+    assert_eq!(
+        (product.status("ada").await.as_str(), unrequested_transitions(&product).await),
+        ("running", vec![])
+    );
 
     daemon.launch().await;
     eventually("it can be driven again", async || (product.start("bob").await.status == 200).then_some(()))
@@ -145,16 +153,16 @@ async fn lesson_o05_engines_outlive_a_daemon_that_is_stopped_and_started_again()
     assert_eq!(place.process_of(&engine), process, "the engine has noticed nothing");
     assert_eq!(place.container_of(&engine).await, container);
     assert_eq!(product.engine("ada").await.messages("task").await, messages);
-    assert_eq!(unasked(&product).await, []);
+    assert_eq!(unrequested_transitions(&product).await, []);
 }
 
 #[tokio::test]
 async fn lesson_o05_ends_are_told_of_again_when_the_daemon_is_back() {
-    let Some(mut daemon) = Daemon::start(LivesOn::Yes).await else { return };
+    let Some(mut daemon) = DockerDaemon::start(LiveRestore::Yes).await else { return };
     // Checks of health are too far apart to notice anything.
-    let place = Deployment::at(&daemon.docker)
-        .with("ORCH_HEALTH_CHECK_INTERVAL_S", "600")
-        .with("ORCH_RESTART_BACKOFF_BASE_S", "0.5");
+    let place = Deployment::with_docker(&daemon.docker)
+        .with_env("ORCH_HEALTH_CHECK_INTERVAL_S", "600")
+        .with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.5");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     for (number, crash) in [false, true].into_iter().enumerate() {
@@ -167,31 +175,34 @@ async fn lesson_o05_ends_are_told_of_again_when_the_daemon_is_back() {
         let container = place.container_of(&engine).await.expect("it outlived the daemon");
         let start = Instant::now();
         daemon.docker.run(&["kill", &container]).await;
-        eventually("it is noticed", async || (product.audit("crash").await.len() > number).then_some(()))
-            .await;
+        eventually("it is noticed", async || {
+            (product.audit_rows("crash").await.len() > number).then_some(())
+        })
+        .await;
         assert_within("it is noticed", start.elapsed(), 0.0..20.0);
-        product.becomes("ada", "running").await;
-        assert_eq!(product.audit("crash").await[number].1["cause"], "exit");
+        product.wait_for_status("ada", "running").await;
+        assert_eq!(product.audit_rows("crash").await[number].1["cause"], "exit");
     }
     // An end that nobody told of, too: the daemon was away when it came.
     let process = place.process_of(&engine).unwrap();
     daemon.stop();
     processes::kill(process);
     daemon.launch().await;
-    eventually("it is noticed", async || (product.audit("crash").await.len() == 3).then_some(())).await;
-    product.becomes("ada", "running").await;
+    eventually("it is noticed", async || (product.audit_rows("crash").await.len() == 3).then_some(())).await;
+    product.wait_for_status("ada", "running").await;
     product.engine("ada").await.health().await;
 }
 
 #[tokio::test]
 async fn lesson_o05_engines_that_a_daemon_takes_along_are_brought_back_when_it_is_there_again() {
-    let Some(mut daemon) = Daemon::start(LivesOn::No).await else { return };
-    let place = watchful(&daemon);
+    let Some(mut daemon) = DockerDaemon::start(LiveRestore::No).await else { return };
+    let place = frequently_checked_deployment(&daemon);
     let (_orchestrator, product) = place.start_with_product().await;
     let (engine, messages) = two_engines(&product).await;
     for crash in [false, true] {
         let before = place.process_of(&engine);
-        let (crashes, container) = (product.audit("crash").await.len(), place.container_of(&engine).await);
+        let (crashes, container) =
+            (product.audit_rows("crash").await.len(), place.container_of(&engine).await);
         if crash {
             daemon.crash();
             assert_eq!(place.process_of(&engine), before, "the engine outlives its daemon");
@@ -200,14 +211,18 @@ async fn lesson_o05_engines_that_a_daemon_takes_along_are_brought_back_when_it_i
             daemon.stop();
             assert_eq!(place.process_of(&engine), None);
         }
-        let_checks_fail(&product).await;
-        let moved = product.audit("crash").await.len() - crashes;
+        wait_for_failed_checks(&product).await;
+        let moved = product.audit_rows("crash").await.len() - crashes;
         // An end of which the daemon told before it went is known.
         if moved == 0 {
             assert_eq!(product.status("ada").await, "running", "silence is no death");
-            is_out_of_reach(&product).await;
+            assert_unavailable(&product).await;
         }
-        assert_eq!(product.audit("restart").await.len(), crashes, "nothing is restarted without a daemon");
+        assert_eq!(
+            product.audit_rows("restart").await.len(),
+            crashes,
+            "nothing is restarted without a daemon"
+        );
 
         // Then truth is read again: it takes what outlived it down at its start.
         daemon.launch().await;
@@ -216,11 +231,11 @@ async fn lesson_o05_engines_that_a_daemon_takes_along_are_brought_back_when_it_i
             (now.is_some() && now != container && product.status("ada").await == "running").then_some(())
         })
         .await;
-        assert_eq!(product.audit("crash").await.len(), crashes + 1);
+        assert_eq!(product.audit_rows("crash").await.len(), crashes + 1);
         assert_eq!(product.engine("ada").await.messages("task").await, messages);
         assert_eq!(product.status("bob").await, "stopped");
     }
-    assert!(product.audit("destroy").await.is_empty());
+    assert!(product.audit_rows("destroy").await.is_empty());
     let states = [json!("running"), json!("stopped")];
     let (engines, _) = product.list("").await;
     assert!(engines.iter().all(|engine| states.contains(&engine["status"])), "{engines:?}");

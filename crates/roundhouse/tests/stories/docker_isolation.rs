@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::support::{Deployment, Engine, Product, eventually};
 
 /// A product with an engine in a container, which is looked at.
-struct Look {
+struct InspectedEngine {
     place: Deployment,
     _orchestrator: crate::support::Orchestrator,
     product: Product,
@@ -20,7 +20,7 @@ struct Look {
     container: String,
 }
 
-impl Look {
+impl InspectedEngine {
     async fn new() -> Option<Self> {
         let place = Deployment::docker()?;
         let (orchestrator, product) = place.start_with_product().await;
@@ -30,32 +30,32 @@ impl Look {
     }
 
     /// What a line says inside.
-    async fn inside(&self, line: &str) -> String {
-        self.place.daemon().inside(&self.container, line).await
+    async fn exec_shell(&self, line: &str) -> String {
+        self.place.docker_daemon().exec_shell(&self.container, line).await
     }
 
     /// What a line says inside that root runs there.
-    async fn inside_as_root(&self, line: &str) -> String {
+    async fn exec_shell_as_root(&self, line: &str) -> String {
         let line = format!("{line} 2>&1; true");
-        self.place.daemon().run(&["exec", "--user", "0", &self.container, "sh", "-c", &line]).await
+        self.place.docker_daemon().run(&["exec", "--user", "0", &self.container, "sh", "-c", &line]).await
     }
 
     async fn inspect(&self) -> Value {
-        self.place.daemon().inspect(&self.container).await
+        self.place.docker_daemon().inspect(&self.container).await
     }
 }
 
 /// The user whom engines run as: whoever runs the orchestrator, unless that is root.
-fn user() -> (u32, u32) {
+fn engine_ids() -> (u32, u32) {
     let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
     if uid.is_root() { (10_001, 10_001) } else { (uid.as_raw(), gid.as_raw()) }
 }
 
 #[tokio::test]
 async fn an_engine_has_no_power_over_its_machine() {
-    let Some(look) = Look::new().await else { return };
-    let (uid, gid) = user();
-    assert_eq!(look.inside("id -u; id -g; id -G").await, format!("{uid}\n{gid}\n{gid}"));
+    let Some(look) = InspectedEngine::new().await else { return };
+    let (uid, gid) = engine_ids();
+    assert_eq!(look.exec_shell("id -u; id -g; id -G").await, format!("{uid}\n{gid}\n{gid}"));
     // The engine's own process, by the kernel's word.
     let process = look.place.process_of(&look.engine).unwrap().as_raw_nonzero();
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
@@ -69,7 +69,7 @@ async fn an_engine_has_no_power_over_its_machine() {
     assert_eq!((said("NoNewPrivs"), said("Seccomp")), ("1".to_owned(), "2".to_owned()));
     assert_eq!(said("Uid"), [uid; 4].map(|uid| uid.to_string()).join("\t"));
     // Something takes over its orphans and passes signals on.
-    assert_eq!(look.inside("cat /proc/1/comm").await, "docker-init");
+    assert_eq!(look.exec_shell("cat /proc/1/comm").await, "docker-init");
     let told = look.inspect().await;
     let host = &told["HostConfig"];
     assert_eq!((&host["Privileged"], &host["RestartPolicy"]["Name"]), (&false.into(), &"no".into()));
@@ -81,34 +81,35 @@ async fn an_engine_has_no_power_over_its_machine() {
 
 #[tokio::test]
 async fn an_engine_writes_where_it_may_and_nowhere_else() {
-    let Some(look) = Look::new().await else { return };
+    let Some(look) = InspectedEngine::new().await else { return };
     // Not even root could: the file system itself refuses.
     for place in ["/", "/usr/bin", "/etc", "/root", "/var/tmp", "/catalog"] {
-        let said = look.inside_as_root(&format!("touch {place}/file")).await;
+        let said = look.exec_shell_as_root(&format!("touch {place}/file")).await;
         assert!(said.contains("Read-only file system"), "{place}: {said}");
     }
-    assert_eq!(look.inside("touch /data/file && rm /data/file && echo well").await, "well");
+    assert_eq!(look.exec_shell("touch /data/file && rm /data/file && echo well").await, "well");
     // Everybody may write to /tmp, and nobody runs anything from there.
-    assert_eq!(look.inside("stat -c %a /tmp").await, "1777");
-    let mounts = look.inside("cat /proc/mounts").await;
+    assert_eq!(look.exec_shell("stat -c %a /tmp").await, "1777");
+    let mounts = look.exec_shell("cat /proc/mounts").await;
     let tmp: Vec<&str> = mounts.lines().filter(|line| line.split(' ').nth(1) == Some("/tmp")).collect();
     let options: BTreeSet<&str> = tmp[0].split(' ').nth(3).unwrap().split(',').collect();
     assert!(options.is_superset(&BTreeSet::from(["rw", "noexec", "nosuid", "nodev"])), "{tmp:?}");
-    let said =
-        look.inside("cp /bin/true /tmp/it && chmod 755 /tmp/it && { /tmp/it 2>&1 || echo refused; }").await;
+    let said = look
+        .exec_shell("cp /bin/true /tmp/it && chmod 755 /tmp/it && { /tmp/it 2>&1 || echo refused; }")
+        .await;
     assert!(said.contains("refused"), "{said}");
     // Its own folder is its own alone, also on this machine.
-    let (uid, gid) = user();
+    let (uid, gid) = engine_ids();
     let folder = fs::metadata(look.place.fleet.engine_folder(&look.engine.id)).unwrap();
     assert_eq!((folder.permissions().mode() & 0o7777, folder.uid(), folder.gid()), (0o700, uid, gid));
-    assert_eq!(look.inside("stat -c '%a %u %g' /data").await, format!("700 {uid} {gid}"));
+    assert_eq!(look.exec_shell("stat -c '%a %u %g' /data").await, format!("700 {uid} {gid}"));
 }
 
 #[tokio::test]
 async fn an_engine_sees_its_own_data_and_nobody_elses() {
-    let Some(look) = Look::new().await else { return };
+    let Some(look) = InspectedEngine::new().await else { return };
     let other = look.product.engine("bob").await;
-    let mounts = look.inside("cat /proc/self/mountinfo").await;
+    let mounts = look.exec_shell("cat /proc/self/mountinfo").await;
     // What comes from this machine's disks, beside what Docker itself puts into /etc.
     let points = mounts.lines().map(|line| line.split(' ').nth(4).unwrap());
     let ours: Vec<&str> =
@@ -128,13 +129,13 @@ async fn an_engine_sees_its_own_data_and_nobody_elses() {
             .count(),
         1
     );
-    assert_eq!(look.inside("ls -d /run/docker.sock /var/run/docker.sock 2>/dev/null; true").await, "");
+    assert_eq!(look.exec_shell("ls -d /run/docker.sock /var/run/docker.sock 2>/dev/null; true").await, "");
 }
 
 #[tokio::test]
 async fn an_engines_environment_is_made_from_nothing() {
     let Some(place) = Deployment::docker() else { return };
-    let place = place.with("SOMETHING_ELSE", "not-passed-through");
+    let place = place.with_env("SOMETHING_ELSE", "not-passed-through");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     let process = place.process_of(&engine).unwrap().as_raw_nonzero();
@@ -151,7 +152,7 @@ async fn an_engines_environment_is_made_from_nothing() {
     assert!(hash.len() == 64 && hash.bytes().all(|byte| b"0123456789abcdef".contains(&byte)), "{hash}");
     assert!(!variables.iter().any(|(name, _)| name.starts_with("ORCH_")), "{variables:?}");
     assert_eq!(value("SOMETHING_ELSE"), None);
-    let told = place.daemon().inspect(&place.container_of(&engine).await.unwrap()).await.to_string();
+    let told = place.docker_daemon().inspect(&place.container_of(&engine).await.unwrap()).await.to_string();
     for secret in [&place.admin_key, &place.master_key, &engine.key, &product.key] {
         assert!(
             !environment.contains(secret.as_str()) && !told.contains(secret.as_str()),
@@ -162,11 +163,11 @@ async fn an_engines_environment_is_made_from_nothing() {
 
 #[tokio::test]
 async fn engines_cannot_reach_one_another() {
-    let Some(look) = Look::new().await else { return };
+    let Some(look) = InspectedEngine::new().await else { return };
     let other = look.product.engine("bob").await;
     let container = look.place.container_of(&other).await.unwrap();
     let address = async |container: &str| {
-        let told = look.place.daemon().inspect(container).await;
+        let told = look.place.docker_daemon().inspect(container).await;
         let address = &told["NetworkSettings"]["Networks"][look.place.network()]["IPAddress"];
         address.as_str().unwrap().to_owned()
     };
@@ -177,7 +178,7 @@ async fn engines_cannot_reach_one_another() {
         let line = format!(
             "python3 -c \"import socket; socket.create_connection(('{host}', {port}), 3)\" 2>/dev/null && echo yes || echo no"
         );
-        look.inside(&line).await == "yes"
+        look.exec_shell(&line).await == "yes"
     };
     // The way of asking is right: it reaches itself, and the other one is there for this machine.
     assert!(reaches(&own, 8000).await, "it reaches itself");
@@ -185,14 +186,14 @@ async fn engines_cannot_reach_one_another() {
     TcpStream::connect_timeout(&there, Duration::from_secs(10)).expect("this machine reaches the other one");
     assert!(!reaches(&others, 8000).await, "it reaches the other one's port");
     assert!(
-        !reaches(&look.place.daemon().host_address(), port).await,
+        !reaches(&look.place.docker_daemon().host_address(), port).await,
         "it reaches the other one by way of this machine"
     );
 }
 
 #[tokio::test]
 async fn an_engines_port_is_open_to_this_machine_alone() {
-    let Some(look) = Look::new().await else { return };
+    let Some(look) = InspectedEngine::new().await else { return };
     let port: u16 = look.engine.url.rsplit(':').next().unwrap().parse().unwrap();
     assert_eq!(look.engine.health().await["status"], "ok");
     let told = look.inspect().await;
@@ -202,15 +203,16 @@ async fn an_engines_port_is_open_to_this_machine_alone() {
         (bound[0]["HostIp"].as_str(), bound[0]["HostPort"].as_str()),
         (Some("127.0.0.1"), Some(port.to_string().as_str()))
     );
-    let elsewhere: SocketAddr = format!("{}:{port}", look.place.daemon().host_address()).parse().unwrap();
+    let elsewhere: SocketAddr =
+        format!("{}:{port}", look.place.docker_daemon().host_address()).parse().unwrap();
     assert!(TcpStream::connect_timeout(&elsewhere, Duration::from_secs(3)).is_err(), "{elsewhere} is open");
 }
 
 #[tokio::test]
 async fn a_network_where_engines_could_talk_is_refused_at_the_start() {
     let Some(place) = Deployment::docker() else { return };
-    place.daemon().run(&["network", "create", place.network()]).await;
-    let ended = place.launch().program.ended().await;
+    place.docker_daemon().run(&["network", "create", place.network()]).await;
+    let ended = place.launch().program.wait().await;
     assert!(ended.code.is_some_and(|code| code != 0), "{ended:?}");
     assert!(ended.output.contains(place.network()), "it names the network: {}", ended.output);
     assert!(ended.output.contains("enable_icc"), "it says what is wrong with it: {}", ended.output);
@@ -224,14 +226,15 @@ async fn lesson_o14_users_are_kept_apart_and_their_names_reach_nothing() {
     let users = ["../../etc", "ada-lovelace", "ADA-LOVELACE", "\u{1f980}\u{1f600}", "slash/ed", "$(touch x)"];
     let engines = join_all(users.map(|user| product.engine(user))).await;
     for (engine, user) in engines.iter().zip(users) {
-        engine.tell("task", &format!("I am {user}.")).await;
+        engine.run_turn("task", &format!("I am {user}.")).await;
     }
     let root = place.fleet.folder().join("engines");
     let folders: BTreeSet<String> =
         fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     assert_eq!(folders, engines.iter().map(|engine| engine.id.clone()).collect());
     for (engine, user) in engines.iter().zip(users) {
-        let told = place.daemon().inspect(&place.container_of(engine).await.unwrap()).await.to_string();
+        let told =
+            place.docker_daemon().inspect(&place.container_of(engine).await.unwrap()).await.to_string();
         let json = serde_json::to_string(user).unwrap();
         assert!(
             !told.contains(json.trim_matches('"')) && !told.contains("unheard-of-shop"),
@@ -242,8 +245,8 @@ async fn lesson_o14_users_are_kept_apart_and_their_names_reach_nothing() {
         assert_eq!(messages[0]["content"], format!("I am {user}."));
     }
     // What is destroyed leaves the others alone, and who comes again begins anew.
-    product.delete("../../etc").await.ok("status:text engine_id:engine");
-    product.delete("ADA-LOVELACE").await.ok("status:text engine_id:engine");
+    product.delete("../../etc").await.assert_ok("status:text engine_id:engine");
+    product.delete("ADA-LOVELACE").await.assert_ok("status:text engine_id:engine");
     assert!(fs::exists("/etc/passwd").unwrap());
     assert_eq!(product.engine("ada-lovelace").await.messages("task").await.len(), 2);
     assert_eq!(product.engine("ADA-LOVELACE").await.tasks("").await.1, 0);
@@ -255,10 +258,10 @@ async fn lesson_o14_users_are_kept_apart_and_their_names_reach_nothing() {
 
 #[tokio::test]
 async fn a_link_in_the_place_of_a_folder_is_not_followed() {
-    let Some(look) = Look::new().await else { return };
-    look.product.stop("ada").await.ok("status:text");
+    let Some(look) = InspectedEngine::new().await else { return };
+    look.product.stop("ada").await.assert_ok("status:text");
     let folder = look.place.fleet.engine_folder(&look.engine.id);
-    let precious = look.place.fleet.home.path().join("precious");
+    let precious = look.place.fleet.test_env.path().join("precious");
     fs::create_dir(&precious).unwrap();
     fs::write(precious.join("file"), "kept").unwrap();
     fs::remove_dir_all(&folder).unwrap();

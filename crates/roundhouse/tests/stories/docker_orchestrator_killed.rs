@@ -12,9 +12,9 @@ use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::task::JoinHandle;
 
-use crate::support::form::ENGINE_RECORD;
 use crate::support::http::client;
-use crate::support::{Deployment, Docker, Engine, Orchestrator, Product, eventually, in_time};
+use crate::support::schema::ENGINE_RECORD;
+use crate::support::{Deployment, Docker, Engine, Orchestrator, Product, eventually, with_deadline};
 
 /// What is begun before the orchestrator is killed.
 #[derive(Clone, Copy, Debug)]
@@ -28,22 +28,22 @@ enum Change {
 
 /// When it is killed.
 #[derive(Clone, Copy, Debug)]
-enum Moment {
+enum KillMoment {
     /// So many milliseconds after it was asked for, wherever it is then.
     After(u64),
     /// When the daemon tells that this has happened to the container.
-    Told(&'static str),
+    EventSeen(&'static str),
 }
 
 /// What a daemon tells of a deployment's containers, as it happens.
-struct Told {
+struct DockerEvents {
     _client: Child,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
-impl Told {
+impl DockerEvents {
     /// Listens from now on.
-    async fn listen(docker: &Docker, deployment: &str) -> Self {
+    async fn start(docker: &Docker, deployment: &str) -> Self {
         let now = docker.run(&["info", "--format", "{{.SystemTime}}"]).await;
         let mut client = Command::new("docker")
             .args(["--host", &format!("unix://{}", docker.socket().display()), "events", "--since", &now])
@@ -61,7 +61,7 @@ impl Told {
         Self { _client: client, lines }
     }
 
-    async fn until(&mut self, what: &str) {
+    async fn wait_for(&mut self, what: &str) {
         let told = async {
             while let Some(line) = self.lines.next_line().await.unwrap() {
                 if line.split(':').next() == Some(what) {
@@ -70,7 +70,7 @@ impl Told {
             }
             panic!("the daemon stopped telling before {what}");
         };
-        in_time(what, told).await;
+        with_deadline(what, told).await;
     }
 }
 
@@ -79,8 +79,8 @@ struct Witness {
     engine: Engine,
     container: Option<String>,
     stop: Arc<AtomicBool>,
-    asked: Arc<AtomicU64>,
-    asking: JoinHandle<Vec<String>>,
+    request_count: Arc<AtomicU64>,
+    requests_task: JoinHandle<Vec<String>>,
 }
 
 impl Witness {
@@ -103,23 +103,29 @@ impl Witness {
                 failures
             }
         });
-        Self { container: place.container_of(&engine).await, engine, stop, asked, asking }
+        Self {
+            container: place.container_of(&engine).await,
+            engine,
+            stop,
+            request_count: asked,
+            requests_task: asking,
+        }
     }
 
-    async fn noticed_nothing(self, place: &Deployment, product: &Product) {
+    async fn assert_noticed_nothing(self, place: &Deployment, product: &Product) {
         self.stop.store(true, Ordering::Relaxed);
-        assert_eq!(self.asking.await.unwrap(), Vec::<String>::new());
-        assert!(self.asked.load(Ordering::Relaxed) > 20, "it was asked all the time");
+        assert_eq!(self.requests_task.await.unwrap(), Vec::<String>::new());
+        assert!(self.request_count.load(Ordering::Relaxed) > 20, "it was asked all the time");
         assert_eq!(place.container_of(&self.engine).await, self.container);
         for event in ["crash", "restart", "start"] {
-            let rows = product.audit(event).await;
+            let rows = product.audit_rows(event).await;
             assert!(rows.iter().all(|(user, _)| user != "witness"), "{event}: {rows:?}");
         }
     }
 }
 
 /// Waits until rows, containers and folders are one to one and nothing is under way.
-async fn is_in_order(place: &Deployment, product: &Product) {
+async fn wait_until_consistent(place: &Deployment, product: &Product) {
     eventually("rows, containers and folders are one to one", async || {
         let (engines, _) = product.list("").await;
         let settled = |engine: &&serde_json::Value| {
@@ -137,7 +143,8 @@ async fn is_in_order(place: &Deployment, product: &Product) {
         for container in place.containers().await {
             // One that is just going is none that stays.
             let format = "{{.State.Status}} {{index .Config.Labels \"roundhouse.engine\"}}";
-            let told = place.daemon().try_run(&["inspect", "--format", format, &container]).await.ok()?;
+            let told =
+                place.docker_daemon().try_run(&["inspect", "--format", format, &container]).await.ok()?;
             contained.push(told.strip_prefix("running ")?.to_owned());
         }
         contained.sort();
@@ -152,14 +159,14 @@ async fn is_in_order(place: &Deployment, product: &Product) {
 }
 
 /// Begins a change to ada's engine and kills the orchestrator at a moment of it.
-async fn killed_at(
+async fn kill_at_moment(
     place: &Deployment,
     orchestrator: Orchestrator,
     product: &Product,
-    (change, moment): (Change, Moment),
+    (change, moment): (Change, KillMoment),
     deployment: &str,
 ) -> Orchestrator {
-    let mut told = Told::listen(place.daemon(), deployment).await;
+    let mut told = DockerEvents::start(place.docker_daemon(), deployment).await;
     let call = tokio::spawn({
         let product = product.clone();
         async move {
@@ -177,97 +184,111 @@ async fn killed_at(
         }
     });
     match moment {
-        Moment::Told(what) => told.until(what).await,
-        Moment::After(milliseconds) => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
+        KillMoment::EventSeen(what) => told.wait_for(what).await,
+        KillMoment::After(milliseconds) => tokio::time::sleep(Duration::from_millis(milliseconds)).await,
     }
-    assert_eq!(orchestrator.end(Signal::KILL).await.code, None);
+    assert_eq!(orchestrator.signal_and_wait(Signal::KILL).await.code, None);
     call.abort();
     let orchestrator = place.start().await;
-    is_in_order(place, product).await;
+    wait_until_consistent(place, product).await;
     orchestrator
 }
 
 /// Kills the orchestrator in each of these moments of a change; `before` says whether ada's engine runs, is stopped, or
 /// is not there.
-async fn killed_in(change: Change, before: &str, moments: &[Moment]) {
+async fn kill_in_each_moment(change: Change, before: &str, event_counter: &[KillMoment]) {
     let Some(place) = Deployment::docker() else { return };
     let (mut orchestrator, product) = place.start_with_product().await;
     let witness = Witness::new(&place, &product).await;
-    let told = place.daemon().inspect(witness.container.as_ref().unwrap()).await;
+    let told = place.docker_daemon().inspect(witness.container.as_ref().unwrap()).await;
     let deployment = told["Config"]["Labels"]["roundhouse.deployment"].as_str().unwrap().to_owned();
-    for moment in moments {
+    for moment in event_counter {
         match before {
             "running" => drop(product.engine("ada").await),
             "stopped" => {
                 product.engine("ada").await;
-                product.stop("ada").await.ok("status:text");
+                product.stop("ada").await.assert_ok("status:text");
             }
             _ => assert_eq!(product.get("ada").await.status, 404),
         }
-        orchestrator = killed_at(&place, orchestrator, &product, (change, *moment), &deployment).await;
+        orchestrator = kill_at_moment(&place, orchestrator, &product, (change, *moment), &deployment).await;
         // Whatever became of it, it can be put right by whoever wants it.
-        match product.admit_as_it_is("ada").await.body["reason"].as_str() {
-            Some("engine_stopped") => drop(product.start("ada").await.ok("status:text url:url")),
+        match product.admit_existing("ada").await.body["reason"].as_str() {
+            Some("engine_stopped") => drop(product.start("ada").await.assert_ok("status:text url:url")),
             Some("engine_not_found" | "engine_sleeping") | None => {}
             Some(other) => panic!("{change:?} at {moment:?}: {other}"),
         }
         let engine = product.engine("ada").await;
-        engine.get("/tasks").await.ok("tasks:array total:int");
-        is_in_order(&place, &product).await;
+        engine.get("/tasks").await.assert_ok("tasks:array total:int");
+        wait_until_consistent(&place, &product).await;
         if before != "running" {
-            product.delete("ada").await.ok("status:text engine_id:engine");
+            product.delete("ada").await.assert_ok("status:text engine_id:engine");
         }
     }
-    witness.noticed_nothing(&place, &product).await;
+    witness.assert_noticed_nothing(&place, &product).await;
     drop(orchestrator);
 }
 
 #[tokio::test]
 async fn lesson_o01_killed_amid_a_provision() {
-    killed_in(Change::Provision, "none", &[Moment::After(5), Moment::Told("create"), Moment::Told("start")])
-        .await;
+    kill_in_each_moment(
+        Change::Provision,
+        "none",
+        &[KillMoment::After(5), KillMoment::EventSeen("create"), KillMoment::EventSeen("start")],
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn lesson_o01_killed_amid_a_start() {
-    killed_in(Change::Start, "stopped", &[Moment::After(5), Moment::Told("create"), Moment::Told("start")])
-        .await;
+    kill_in_each_moment(
+        Change::Start,
+        "stopped",
+        &[KillMoment::After(5), KillMoment::EventSeen("create"), KillMoment::EventSeen("start")],
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn lesson_o01_killed_amid_a_stop() {
-    let moments = [Moment::After(5), Moment::Told("kill"), Moment::Told("die"), Moment::Told("destroy")];
+    let event_counter = [
+        KillMoment::After(5),
+        KillMoment::EventSeen("kill"),
+        KillMoment::EventSeen("die"),
+        KillMoment::EventSeen("destroy"),
+    ];
     // A stopped engine is no longer running: each round begins with a start.
-    killed_in(Change::Stop, "running", &moments).await;
+    kill_in_each_moment(Change::Stop, "running", &event_counter).await;
 }
 
 #[tokio::test]
 async fn lesson_o01_killed_amid_a_delete() {
-    let moments = [Moment::After(5), Moment::Told("die"), Moment::Told("destroy")];
-    killed_in(Change::Delete, "running", &moments).await;
+    let event_counter =
+        [KillMoment::After(5), KillMoment::EventSeen("die"), KillMoment::EventSeen("destroy")];
+    kill_in_each_moment(Change::Delete, "running", &event_counter).await;
 }
 
 #[tokio::test]
 async fn lesson_o04_engines_in_containers_do_not_notice_that_the_orchestrator_is_started_again() {
     let Some(place) = Deployment::docker() else { return };
     let place = place
-        .with("ORCH_RESTART_BACKOFF_BASE_S", "600")
-        .with("ORCH_RESTART_BACKOFF_MAX_S", "600")
-        .with("ORCH_IDLE_SLEEP_THRESHOLD_S", "3000");
+        .with_env("ORCH_RESTART_BACKOFF_BASE_S", "600")
+        .with_env("ORCH_RESTART_BACKOFF_MAX_S", "600")
+        .with_env("ORCH_IDLE_SLEEP_THRESHOLD_S", "3000");
     let mut orchestrator = place.start().await;
     let product = orchestrator.register("shop", json!({"max_engines": 2})).await;
     let witness = Witness::new(&place, &product).await;
     // One that waits for its restart.
     let failed = product.engine("ada").await;
     place.kill_engine(&failed);
-    product.becomes("ada", "failed").await;
+    product.wait_for_status("ada", "failed").await;
     let before = (product.explain("witness").await, product.explain("ada").await);
     assert_eq!(
         (&before.0["next_action"]["action"], &before.1["next_action"]["action"]),
         (&json!("sleep"), &json!("restart"))
     );
     for signal in [Signal::KILL, Signal::TERM, Signal::KILL] {
-        orchestrator.end(signal).await;
+        orchestrator.signal_and_wait(signal).await;
         orchestrator = place.start().await;
         let after = (product.explain("witness").await, product.explain("ada").await);
         assert_eq!(after.1["next_action"], before.1["next_action"], "the back-off goes on");
@@ -280,9 +301,9 @@ async fn lesson_o04_engines_in_containers_do_not_notice_that_the_orchestrator_is
         });
         // A kill forgets a second of activity at most.
         assert!((was - is).abs() <= 1_500, "the idle clock goes on: {was} {is}");
-        product.provision("bob").await.refused(429, "QUOTA_EXCEEDED");
+        product.provision("bob").await.assert_error(429, "QUOTA_EXCEEDED");
     }
-    witness.noticed_nothing(&place, &product).await;
+    witness.assert_noticed_nothing(&place, &product).await;
     drop(orchestrator);
 }
 
@@ -291,29 +312,29 @@ async fn lesson_o16_killed_amid_a_rotation_one_key_works_and_the_rest_are_dead()
     let Some(place) = Deployment::docker() else { return };
     let (mut orchestrator, product) = place.start_with_product().await;
     let witness = Witness::new(&place, &product).await;
-    let told = place.daemon().inspect(witness.container.as_ref().unwrap()).await;
+    let told = place.docker_daemon().inspect(witness.container.as_ref().unwrap()).await;
     let deployment = told["Config"]["Labels"]["roundhouse.deployment"].as_str().unwrap().to_owned();
     let mut dead: Vec<String> = Vec::new();
     for milliseconds in [1, 3, 6, 12, 25] {
         let before = product.engine("ada").await;
-        let rotation = (Change::Rotate, Moment::After(milliseconds));
-        orchestrator = killed_at(&place, orchestrator, &product, rotation, &deployment).await;
+        let rotation = (Change::Rotate, KillMoment::After(milliseconds));
+        orchestrator = kill_at_moment(&place, orchestrator, &product, rotation, &deployment).await;
         let engine = product.engine("ada").await;
-        assert_eq!(product.get("ada").await.ok(ENGINE_RECORD)["api_key"], engine.key.as_str());
-        engine.get("/tasks").await.ok("tasks:array total:int");
+        assert_eq!(product.get("ada").await.assert_ok(ENGINE_RECORD)["api_key"], engine.key.as_str());
+        engine.get("/tasks").await.assert_ok("tasks:array total:int");
         if engine.key != before.key {
             dead.push(before.key.clone());
         }
         // What was told to be done is done for good.
         dead.push(engine.key.clone());
-        product.rotate("ada").await.ok("new_api_key:engine-key");
+        product.rotate_key("ada").await.assert_ok("new_api_key:engine-key");
         let now = product.engine("ada").await;
-        now.get("/tasks").await.ok("tasks:array total:int");
+        now.get("/tasks").await.assert_ok("tasks:array total:int");
         for key in &dead {
             let former = now.with_key(key);
-            former.get("/tasks").await.refused(401, "INVALID_ENGINE_KEY");
+            former.get("/tasks").await.assert_error(401, "INVALID_ENGINE_KEY");
         }
     }
-    witness.noticed_nothing(&place, &product).await;
+    witness.assert_noticed_nothing(&place, &product).await;
     drop(orchestrator);
 }

@@ -5,56 +5,60 @@ use std::fs;
 use std::net::SocketAddr;
 
 use serde_json::json;
-use strict_provider::{Reply, StrictProvider};
+use strict_provider::{MockProvider, Reply};
 
 use crate::support::dns::NameServer;
-use crate::support::forward::Forward;
-use crate::support::programs::{done, results, write_into};
-use crate::support::server::Server;
-use crate::support::turn::completed;
+use crate::support::tcp_forwarder::TcpForwarder;
+use crate::support::tool_programs::{done_reply, tool_results, write_catalog_file};
+use crate::support::turn::assert_completed;
+use crate::support::web_server::WebServer;
 use crate::support::{Deployment, Docker, Event, skip};
 
 /// What no fetch may bring.
-const SECRET: &str = "a secret of this machine";
+const LOCAL_SECRET: &str = "a secret of this machine";
 
 /// Why an address is not fetched.
-const NOT_PUBLIC: &str = "is not on the public internet";
+const NOT_PUBLIC_MESSAGE: &str = "is not on the public internet";
 
 /// The cloud's metadata server.
-const METADATA: &str = "169.254.169.254";
+const METADATA_ADDRESS: &str = "169.254.169.254";
 
 /// A web server of this machine that containers reach.
-struct Site {
-    server: Server,
-    way: Forward,
+struct ForwardedServer {
+    server: WebServer,
+    forwarder: TcpForwarder,
 }
 
-impl Site {
-    fn new(docker: &Docker, server: Server) -> Self {
-        let way = Forward::new(&docker.host_address(), server.address);
-        Self { server, way }
+impl ForwardedServer {
+    fn new(docker: &Docker, server: WebServer) -> Self {
+        let way = TcpForwarder::bind_any(&docker.host_address(), server.address);
+        Self { server, forwarder: way }
     }
 
-    async fn of_text(docker: &Docker, text: &str) -> Self {
-        Self::new(docker, Server::of_text(text).await)
+    async fn with_text(docker: &Docker, text: &str) -> Self {
+        Self::new(docker, WebServer::with_text(text).await)
     }
 
     async fn redirecting(docker: &Docker, to: &str) -> Self {
         let answer = format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\n\r\n");
-        Self::new(docker, Server::new(answer).await)
+        Self::new(docker, WebServer::new(answer).await)
     }
 
     fn url(&self) -> String {
-        format!("http://{}/", self.way.address)
+        format!("http://{}/", self.forwarder.address)
     }
 }
 
 /// Has a container ask this name server, and nobody else. Says that a story is skipped where that cannot be.
-async fn asks(place: &Deployment, container: &str, names: &[(&str, &[&[&str]])]) -> Option<NameServer> {
-    let told = place.daemon().inspect(container).await;
+async fn use_name_server(
+    place: &Deployment,
+    container: &str,
+    names: &[(&str, &[&[&str]])],
+) -> Option<NameServer> {
+    let told = place.docker_daemon().inspect(container).await;
     let gateway = &told["NetworkSettings"]["Networks"][place.network()]["Gateway"];
     let address = SocketAddr::new(gateway.as_str().unwrap().parse().unwrap(), 53);
-    let server = match NameServer::at(address, names).await {
+    let server = match NameServer::bind(address, names).await {
         Ok(server) => server,
         Err(error) => {
             skip(&format!("a name server at {address}: {error}"));
@@ -70,77 +74,77 @@ async fn asks(place: &Deployment, container: &str, names: &[(&str, &[&[&str]])])
 }
 
 /// A turn in which the model fetches all of these.
-fn fetching<'a>(urls: impl IntoIterator<Item = &'a str>) -> Reply {
+fn fetch_reply<'a>(urls: impl IntoIterator<Item = &'a str>) -> Reply {
     urls.into_iter().fold(Reply::new(), |reply, url| reply.tool_use("web_fetch", json!({"url": url})))
 }
 
 /// The calls for all of these were refused, for they lead to what is not public.
 #[track_caller]
 fn assert_refused(events: &[Event], urls: &[String]) {
-    completed(events);
-    let results = results(events);
+    assert_completed(events);
+    let results = tool_results(events);
     assert_eq!(results.len(), urls.len(), "{results:?}");
     for result in results {
-        assert!(result.is_err_and(|error| error.contains(NOT_PUBLIC)), "{result:?}");
+        assert!(result.is_err_and(|error| error.contains(NOT_PUBLIC_MESSAGE)), "{result:?}");
     }
 }
 
 #[tokio::test]
 async fn an_engine_in_a_container_fetches_nothing_of_its_machine_and_of_the_cloud() {
     let Some(place) = Deployment::docker() else { return };
-    let docker = place.daemon().clone();
-    let provider = StrictProvider::builder().bind_thinking(true).start().await.unwrap();
-    provider.set_default_reply(done());
-    let page = Site::of_text(&docker, "A page.").await;
-    let inner = Site::of_text(&docker, SECRET).await;
-    let port = page.way.address.port();
+    let docker = place.docker_daemon().clone();
+    let provider = MockProvider::builder().bind_thinking(true).start().await.unwrap();
+    provider.set_default_reply(done_reply());
+    let page = ForwardedServer::with_text(&docker, "A page.").await;
+    let inner = ForwardedServer::with_text(&docker, LOCAL_SECRET).await;
+    let port = page.forwarder.address.port();
     // Redirects are followed, and lead nowhere else either.
     let leads = [
         "http://127.0.0.1:8000/health".to_owned(),
         "http://[::1]:8000/health".to_owned(),
-        format!("http://{METADATA}/latest/meta-data/"),
+        format!("http://{METADATA_ADDRESS}/latest/meta-data/"),
         "http://metadata.test/latest/meta-data/".to_owned(),
         "http://inside.test:8000/health".to_owned(),
         inner.url(),
     ];
     let mut redirects = Vec::new();
     for to in &leads {
-        redirects.push(Site::redirecting(&docker, to).await);
+        redirects.push(ForwardedServer::redirecting(&docker, to).await);
     }
-    let good_redirect = Site::redirecting(&docker, &page.url()).await;
-    let allowed: Vec<String> =
-        redirects.iter().chain([&page, &good_redirect]).map(|site| site.way.address.to_string()).collect();
-    let place = place.with_provider(&provider).with("ENGINE_WEB_ALLOW", allowed.join(","));
-    write_into(&place.catalog(), "permissions.json", r#"{"default": "allow"}"#);
+    let good_redirect = ForwardedServer::redirecting(&docker, &page.url()).await;
+    let sites = redirects.iter().chain([&page, &good_redirect]);
+    let allowed: Vec<String> = sites.map(|site| site.forwarder.address.to_string()).collect();
+    let place = place.with_provider(&provider).with_env("ENGINE_WEB_ALLOW", allowed.join(","));
+    write_catalog_file(&place.catalog(), "permissions.json", r#"{"default": "allow"}"#);
     let (_orchestrator, product) = place.start_with_product().await;
     let (engine, other) = (product.engine("ada").await, product.engine("bob").await);
     let container = place.container_of(&engine).await.unwrap();
-    let reached = page.way.address.ip().to_string();
+    let reached = page.forwarder.address.ip().to_string();
     let names: &[(&str, &[&[&str]])] = &[
         ("page.test", &[&[&reached]]),
         // Dressed as one of the internet, this is a name as any other.
         ("localhost", &[&["127.0.0.1"]]),
         ("inside.test", &[&["127.0.0.1"]]),
         ("inside-six.test", &[&["::1"]]),
-        ("metadata.test", &[&[METADATA]]),
+        ("metadata.test", &[&[METADATA_ADDRESS]]),
         ("metadata-mapped.test", &[&["::ffff:169.254.169.254"]]),
         ("metadata-six.test", &[&["fd00:ec2::254"]]),
         ("both.test", &[&[&reached, "127.0.0.1"]]),
         ("both-six.test", &[&[&reached, "::1"]]),
         // It is good when it is looked at, and another when it is used: each time it is asked.
         ("rebinds.test", &[&[&reached], &["127.0.0.1"], &[&reached], &["127.0.0.1"]]),
-        ("rebinds-to-metadata.test", &[&[&reached], &[METADATA]]),
+        ("rebinds-to-metadata.test", &[&[&reached], &[METADATA_ADDRESS]]),
     ];
-    let Some(server) = asks(&place, &container, names).await else { return };
+    let Some(server) = use_name_server(&place, &container, names).await else { return };
     let fetch = async |task: &str, urls: &[String]| {
-        provider.enqueue_all([fetching(urls.iter().map(String::as_str)), done()]);
-        engine.tell(task, "Read them.").await
+        provider.enqueue_all([fetch_reply(urls.iter().map(String::as_str)), done_reply()]);
+        engine.run_turn(task, "Read them.").await
     };
 
     // What may be fetched is, by address, name and redirect: the ways are open.
     let urls = [page.url(), format!("http://page.test:{port}/"), good_redirect.url()];
     let events = fetch("control", &urls).await;
-    let pages = results(&events);
+    let pages = tool_results(&events);
     assert!(pages.len() == 3 && pages.iter().all(|page| page.unwrap().contains("A page.")), "{pages:?}");
 
     let told = docker.inspect(&place.container_of(&other).await.unwrap()).await;
@@ -170,7 +174,7 @@ async fn an_engine_in_a_container_fetches_nothing_of_its_machine_and_of_the_clou
     assert_refused(&fetch("loopback", &urls).await, &urls);
 
     let hosts = [
-        METADATA,
+        METADATA_ADDRESS,
         "2852039166",
         "0xa9fea9fe",
         "169.254.170.2",
@@ -185,30 +189,34 @@ async fn an_engine_in_a_container_fetches_nothing_of_its_machine_and_of_the_clou
     let urls = hosts.map(|host| format!("http://{host}/latest/meta-data/"));
     assert_refused(&fetch("metadata", &urls).await, &urls);
 
-    let urls: Vec<String> = redirects.iter().map(Site::url).collect();
+    let urls: Vec<String> = redirects.iter().map(ForwardedServer::url).collect();
     assert_refused(&fetch("redirects", &urls).await, &urls);
     for site in &redirects {
-        assert_eq!(site.server.asked().len(), 1, "its redirect was read");
+        assert_eq!(site.server.requests().len(), 1, "its redirect was read");
     }
 
     // One of its addresses is enough to refuse a name.
     let urls = ["both.test", "both-six.test"].map(|name| format!("http://{name}:{port}/"));
     assert_refused(&fetch("several", &urls).await, &urls);
 
-    rebinding(&server, port, &fetch).await;
-    assert_eq!(inner.server.asked(), [""; 0]);
-    assert!(provider.requests().iter().all(|request| !request.body.to_string().contains(SECRET)));
+    assert_rebinding_resisted(&server, port, &fetch).await;
+    assert_eq!(inner.server.requests(), [""; 0]);
+    assert!(provider.requests().iter().all(|request| !request.body.to_string().contains(LOCAL_SECRET)));
 }
 
 /// A name that is good when it is looked at leads elsewhere the next time: what was looked at is what is asked.
-async fn rebinding(server: &NameServer, port: u16, fetch: &impl AsyncFn(&str, &[String]) -> Vec<Event>) {
+async fn assert_rebinding_resisted(
+    server: &NameServer,
+    port: u16,
+    fetch: &impl AsyncFn(&str, &[String]) -> Vec<Event>,
+) {
     for (name, turns) in [("rebinds.test", 2), ("rebinds-to-metadata.test", 1)] {
         for turn in 0..turns {
             let url = [format!("http://{name}:{port}/")];
-            let before = server.asked(name);
+            let before = server.query_count(name);
             let events = fetch(&format!("{name}-{turn}"), &url).await;
-            assert!(results(&events)[0].is_ok_and(|page| page.contains("A page.")), "{events:#?}");
-            assert_eq!(server.asked(name) - before, 1, "a second look would have led elsewhere");
+            assert!(tool_results(&events)[0].is_ok_and(|page| page.contains("A page.")), "{events:#?}");
+            assert_eq!(server.query_count(name) - before, 1, "a second look would have led elsewhere");
             assert_refused(&fetch(&format!("{name}-{turn}-again"), &url).await, &url);
         }
     }

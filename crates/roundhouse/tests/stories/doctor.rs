@@ -5,9 +5,9 @@ use std::fs;
 
 use rustix::process::Signal;
 
-use crate::support::{Ended, Fleet, Home};
+use crate::support::{Fleet, ProgramExit, TestEnv};
 
-async fn doctor(fleet: &Fleet, backend: &str) -> Ended {
+async fn doctor(fleet: &Fleet, backend: &str) -> ProgramExit {
     let variables = [
         ("ORCH_DATABASE_URL", format!("sqlite:{}", fleet.folder().join("registry.sqlite").display())),
         ("ORCH_DATA_ROOT_PATH", fleet.folder().join("engines").display().to_string()),
@@ -15,15 +15,15 @@ async fn doctor(fleet: &Fleet, backend: &str) -> Ended {
     ];
     let variables: BTreeMap<_, _> =
         variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    fleet.home.run(&["doctor"], &variables).ended().await
+    fleet.test_env.run(&["doctor"], &variables).wait().await
 }
 
 #[tokio::test]
 async fn a_folder_that_belongs_to_no_engine_is_named_and_left_alone() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     up.product().engine("ada").await;
-    let said = doctor(&fleet, "process").await.well();
+    let said = doctor(&fleet, "process").await.assert_success();
     assert!(said.contains("all is well"), "{said}");
 
     let stray = fleet.folder().join("engines/eng_0123456789abcdef0123456789abcdef");
@@ -31,36 +31,36 @@ async fn a_folder_that_belongs_to_no_engine_is_named_and_left_alone() {
     fs::write(stray.join("brain.sqlite"), "somebody's").unwrap();
     // Something else that lies there is nobody's engine.
     fs::create_dir(fleet.folder().join("engines/lost+found")).unwrap();
-    doctor(&fleet, "process").await.refused(1, &[stray.to_str().unwrap(), "belongs to no engine"]);
-    up.end(Signal::TERM).await.well();
-    doctor(&fleet, "process").await.refused(1, &[stray.to_str().unwrap()]);
+    doctor(&fleet, "process").await.assert_failure(1, &[stray.to_str().unwrap(), "belongs to no engine"]);
+    up.signal_and_wait(Signal::TERM).await.assert_success();
+    doctor(&fleet, "process").await.assert_failure(1, &[stray.to_str().unwrap()]);
     assert_eq!(fs::read_to_string(stray.join("brain.sqlite")).unwrap(), "somebody's");
     fs::remove_dir_all(&stray).unwrap();
-    doctor(&fleet, "process").await.well();
+    doctor(&fleet, "process").await.assert_success();
 }
 
 #[tokio::test]
 async fn services_that_containers_reach_are_named_by_their_ports() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let open = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = open.local_addr().unwrap().port().to_string();
-    doctor(&fleet, "docker").await.refused(1, &[&port, "127.0.0.1", "firewall"]);
+    doctor(&fleet, "docker").await.assert_failure(1, &[&port, "127.0.0.1", "firewall"]);
     // Engines that are processes reach the host anyway.
-    doctor(&fleet, "process").await.well();
-    up.end(Signal::TERM).await.well();
+    doctor(&fleet, "process").await.assert_success();
+    up.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
 #[tokio::test]
 async fn what_cannot_be_looked_at_is_named() {
-    let home = Home::new();
+    let home = TestEnv::new();
     let examine = async |variables: &[(&str, String)]| {
         let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-        home.run(&["doctor"], &variables).ended().await
+        home.run(&["doctor"], &variables).wait().await
     };
-    examine(&[]).await.refused(2, &["ORCH_DATABASE_URL"]);
+    examine(&[]).await.assert_failure(2, &["ORCH_DATABASE_URL"]);
     let nowhere = home.path().join("nowhere.sqlite");
     let database = ("ORCH_DATABASE_URL", format!("sqlite:{}", nowhere.display()));
-    examine(&[database]).await.refused(2, &[nowhere.to_str().unwrap(), "No such file"]);
+    examine(&[database]).await.assert_failure(2, &[nowhere.to_str().unwrap(), "No such file"]);
     assert!(!nowhere.exists());
 }

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Gate, MockProvider, Reply};
 
-use crate::support::form::ENGINE_RECORD;
-use crate::support::turn::{assert_whole, completed, phases, shown};
-use crate::support::{Engine, Event, Fleet, Product, eventually, in_time, processes};
+use crate::support::schema::ENGINE_RECORD;
+use crate::support::turn::{assert_complete_turn, assert_completed, phases, visible_text};
+use crate::support::{Engine, Event, Fleet, Product, eventually, processes, with_deadline};
 
 /// What all the turns here are asked.
-fn body() -> Value {
+fn execute_body() -> Value {
     json!({"task_id": "task", "message": "Tell me.", "direct": true})
 }
 
@@ -22,38 +22,38 @@ async fn kill_and_start(fleet: &Fleet, product: &Product) -> Engine {
     eventually("the engine is failed", async || (product.status("ada").await == "failed").then_some(()))
         .await;
     assert!(start.elapsed() < Duration::from_secs(5), "it took {:?}", start.elapsed());
-    product.stop("ada").await.refused(409, "ENGINE_NOT_RUNNING");
-    product.start("ada").await.ok("status:text url:url");
+    product.stop("ada").await.assert_error(409, "ENGINE_NOT_RUNNING");
+    product.start("ada").await.assert_ok("status:text url:url");
     product.engine("ada").await
 }
 
 /// Streams `first` until some of it was sent, kills the engine, and lets the provider say `second` after the
 /// restart. Gives the events of the whole turn.
-async fn killed_in_mid_stream(first: &str, second: &str) -> Vec<Event> {
-    let provider = StrictProvider::start().await.unwrap();
+async fn run_turn_killed_mid_stream(first: &str, second: &str) -> Vec<Event> {
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
-    provider.enqueue(Reply::of_text(first).chars_per_delta(4).hold(5, &gate));
+    provider.enqueue(Reply::from_text(first).chars_per_delta(4).hold(5, &gate));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
 
-    let mut stream = engine.execute_with(&body()).await;
-    in_time("the provider holds the answer", gate.reached()).await;
-    while shown(&stream.seen, "text_delta").len() < 20 {
+    let mut stream = engine.execute_with(&execute_body()).await;
+    with_deadline("the provider holds the answer", gate.reached()).await;
+    while visible_text(&stream.received, "text_delta").len() < 20 {
         stream.next().await.expect("the stream goes on");
     }
-    provider.enqueue(Reply::of_text(second).chars_per_delta(4));
+    provider.enqueue(Reply::from_text(second).chars_per_delta(4));
     let again = kill_and_start(&fleet, &product).await;
-    let before = stream.until_broken().await;
-    assert_eq!(fleet.audit("crash").len(), 1);
-    assert_eq!(fleet.audit("crash")[0].1["cause"], "exit");
+    let before = stream.collect_until_broken().await;
+    assert_eq!(fleet.audit_rows("crash").len(), 1);
+    assert_eq!(fleet.audit_rows("crash")[0].1["cause"], "exit");
 
     // The client goes on where it was.
-    let rest = again.replay("task", before.last().unwrap().ts()).await.rest().await;
-    let events = again.replay("task", 0).await.rest().await;
+    let rest = again.replay("task", before.last().unwrap().ts()).await.collect().await;
+    let events = again.replay("task", 0).await.collect().await;
     assert_eq!([before, rest].concat(), events);
-    assert_whole(&events);
+    assert_complete_turn(&events);
     assert_eq!(provider.requests().len(), 2);
     assert_eq!(provider.requests()[0].body["messages"], provider.requests()[1].body["messages"]);
     events
@@ -62,34 +62,34 @@ async fn killed_in_mid_stream(first: &str, second: &str) -> Vec<Event> {
 #[tokio::test]
 async fn a_turn_whose_model_says_the_same_again_goes_on_without_a_seam() {
     let text = "One two three four five six seven eight nine ten.";
-    let events = killed_in_mid_stream(text, text).await;
+    let events = run_turn_killed_mid_stream(text, text).await;
     assert_eq!(phases(&events), ["started", "resumed", "completed"]);
-    assert_eq!(completed(&events), text);
-    assert_eq!(shown(&events, "text_delta"), text, "the text is there once");
+    assert_eq!(assert_completed(&events), text);
+    assert_eq!(visible_text(&events, "text_delta"), text, "the text is there once");
 }
 
 #[tokio::test]
 async fn a_turn_whose_model_says_something_else_voids_what_it_said() {
     let text = "One two buckle my shoe, three four knock at the door.";
-    let events = killed_in_mid_stream("One two three four five six seven eight.", text).await;
+    let events = run_turn_killed_mid_stream("One two three four five six seven eight.", text).await;
     assert_eq!(phases(&events), ["started", "resumed", "retrying", "completed"]);
-    assert_eq!(completed(&events), text);
-    assert_eq!(shown(&events, "text_delta"), text, "who honours void_after sees the text once");
-    assert_voids_the_step(&events);
+    assert_eq!(assert_completed(&events), text);
+    assert_eq!(visible_text(&events, "text_delta"), text, "who honours void_after sees the text once");
+    assert_step_voided(&events);
 }
 
 #[tokio::test]
 async fn a_turn_whose_model_says_less_voids_what_it_said() {
-    let events = killed_in_mid_stream("One two three four five six seven eight.", "One two").await;
+    let events = run_turn_killed_mid_stream("One two three four five six seven eight.", "One two").await;
     assert_eq!(phases(&events), ["started", "resumed", "retrying", "completed"]);
-    assert_eq!(completed(&events), "One two");
-    assert_eq!(shown(&events, "text_delta"), "One two");
-    assert_voids_the_step(&events);
+    assert_eq!(assert_completed(&events), "One two");
+    assert_eq!(visible_text(&events, "text_delta"), "One two");
+    assert_step_voided(&events);
 }
 
 /// `void_after` is the time of the last event before the step whose text is void.
 #[track_caller]
-fn assert_voids_the_step(events: &[Event]) {
+fn assert_step_voided(events: &[Event]) {
     let retrying = events.iter().find(|event| event.phase() == Some("retrying")).unwrap();
     let step = events.iter().position(|event| event.kind == "content_block_start").unwrap();
     assert_eq!(retrying.data["void_after"], events[step - 1].ts(), "{events:#?}");
@@ -98,22 +98,22 @@ fn assert_voids_the_step(events: &[Event]) {
 
 #[tokio::test]
 async fn a_tool_that_had_answered_is_not_called_again() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     let set = json!({"key": "colour", "value": "green"});
     provider.enqueue(Reply::new().tool_use("working_memory_set", set));
-    provider.enqueue(Reply::of_text("This is not yet all.").hold(2, &gate));
+    provider.enqueue(Reply::from_text("This is not yet all.").hold(2, &gate));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
-    let stream = product.engine("ada").await.execute_with(&body()).await;
-    in_time("the provider holds the answer", gate.reached()).await;
-    provider.enqueue(Reply::of_text("Now it is all."));
+    let stream = product.engine("ada").await.execute_with(&execute_body()).await;
+    with_deadline("the provider holds the answer", gate.reached()).await;
+    provider.enqueue(Reply::from_text("Now it is all."));
     let again = kill_and_start(&fleet, &product).await;
     drop(stream);
 
-    let events = again.replay("task", 0).await.rest().await;
-    assert_eq!(completed(&events), "Now it is all.");
+    let events = again.replay("task", 0).await.collect().await;
+    assert_eq!(assert_completed(&events), "Now it is all.");
     assert!(phases(&events).contains(&"resumed"), "{:?}", phases(&events));
     let calls = events.iter().filter(|event| event.kind == "tool_call").count();
     assert_eq!(calls, 1, "{events:#?}");
@@ -123,86 +123,86 @@ async fn a_tool_that_had_answered_is_not_called_again() {
 
 #[tokio::test]
 async fn a_turn_outlives_two_deaths() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let text = "One two three four five six seven eight nine ten.";
-    let gates = [Gate::new(), Gate::new()];
-    for gate in &gates {
-        provider.enqueue(Reply::of_text(text).chars_per_delta(4).hold(5, gate));
+    let gates_at = [Gate::new(), Gate::new()];
+    for gate in &gates_at {
+        provider.enqueue(Reply::from_text(text).chars_per_delta(4).hold(5, gate));
     }
-    provider.enqueue(Reply::of_text(text).chars_per_delta(4));
+    provider.enqueue(Reply::from_text(text).chars_per_delta(4));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
-    let stream = product.engine("ada").await.execute_with(&body()).await;
-    in_time("the first answer is held", gates[0].reached()).await;
+    let stream = product.engine("ada").await.execute_with(&execute_body()).await;
+    with_deadline("the first answer is held", gates_at[0].reached()).await;
     kill_and_start(&fleet, &product).await;
     drop(stream);
-    in_time("the second answer is held", gates[1].reached()).await;
+    with_deadline("the second answer is held", gates_at[1].reached()).await;
     let again = kill_and_start(&fleet, &product).await;
 
-    let events = again.replay("task", 0).await.rest().await;
-    assert_eq!(completed(&events), text);
-    assert_eq!(shown(&events, "text_delta"), text);
+    let events = again.replay("task", 0).await.collect().await;
+    assert_eq!(assert_completed(&events), text);
+    assert_eq!(visible_text(&events, "text_delta"), text);
     assert_eq!(phases(&events).iter().filter(|phase| **phase == "resumed").count(), 2);
     // The task is free again.
-    completed(&again.execute_with(&body()).await.rest().await);
+    assert_completed(&again.execute_with(&execute_body()).await.collect().await);
 }
 
 #[tokio::test]
 async fn a_stop_in_mid_turn_lets_the_turn_go_on_at_the_next_start() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     let text = "One two three four five six seven eight nine ten.";
-    provider.enqueue(Reply::of_text(text).hold(5, &gate));
-    provider.enqueue(Reply::of_text(text));
+    provider.enqueue(Reply::from_text(text).hold(5, &gate));
+    provider.enqueue(Reply::from_text(text));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
-    let stream = product.engine("ada").await.execute_with(&body()).await;
-    in_time("the provider holds the answer", gate.reached()).await;
+    let stream = product.engine("ada").await.execute_with(&execute_body()).await;
+    with_deadline("the provider holds the answer", gate.reached()).await;
     let start = Instant::now();
-    product.stop("ada").await.ok("status:text");
+    product.stop("ada").await.assert_ok("status:text");
     assert!(start.elapsed() < Duration::from_secs(12), "an engine ends within 10 s: {:?}", start.elapsed());
     drop(stream);
-    product.start("ada").await.ok("status:text url:url");
-    let events = product.engine("ada").await.replay("task", 0).await.rest().await;
-    assert_eq!(completed(&events), text);
-    assert_eq!(shown(&events, "text_delta"), text);
+    product.start("ada").await.assert_ok("status:text url:url");
+    let events = product.engine("ada").await.replay("task", 0).await.collect().await;
+    assert_eq!(assert_completed(&events), text);
+    assert_eq!(visible_text(&events, "text_delta"), text);
 }
 
 #[tokio::test]
 async fn a_turn_outlives_the_end_of_up() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     let text = "One two three four five six seven eight nine ten.";
-    provider.enqueue(Reply::of_text(text).hold(5, &gate));
-    provider.enqueue(Reply::of_text(text));
+    provider.enqueue(Reply::from_text(text).hold(5, &gate));
+    provider.enqueue(Reply::from_text(text));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
-    let stream = up.product().engine("ada").await.execute_with(&body()).await;
-    in_time("the provider holds the answer", gate.reached()).await;
-    up.end(Signal::TERM).await.well();
-    let before = stream.until_broken().await;
+    let up = fleet.start_up().await;
+    let stream = up.product().engine("ada").await.execute_with(&execute_body()).await;
+    with_deadline("the provider holds the answer", gate.reached()).await;
+    up.signal_and_wait(Signal::TERM).await.assert_success();
+    let before = stream.collect_until_broken().await;
 
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let again = up.product().engine("ada").await;
-    let events = again.replay("task", 0).await.rest().await;
+    let events = again.replay("task", 0).await.collect().await;
     assert_eq!(events[..before.len()], before, "what was sent stands");
-    assert_eq!(completed(&events), text);
-    assert_eq!(shown(&events, "text_delta"), text);
+    assert_eq!(assert_completed(&events), text);
+    assert_eq!(visible_text(&events, "text_delta"), text);
 }
 
 #[tokio::test]
 async fn an_engine_that_hangs_can_be_deleted_at_once() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
     processes::signal(fleet.engine_process(), Signal::STOP);
     let start = Instant::now();
-    product.get("ada").await.ok(ENGINE_RECORD);
+    product.get("ada").await.assert_ok(ENGINE_RECORD);
     product.engine("bob").await.health().await;
-    product.delete("ada").await.ok("status:text engine_id:engine");
+    product.delete("ada").await.assert_ok("status:text engine_id:engine");
     assert!(start.elapsed() < Duration::from_secs(10), "it held others up: {:?}", start.elapsed());
     assert!(!fleet.engine_folder(&engine.id).exists());
     assert_eq!(fleet.engine_processes().len(), 1);

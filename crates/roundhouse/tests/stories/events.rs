@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use sse_stream::{Sse, SseStream};
 
-use crate::support::{Fleet, Product, assert_fields, in_time};
+use crate::support::{Fleet, Product, assert_fields, with_deadline};
 
 type Events = Pin<Box<dyn Stream<Item = Result<Sse, sse_stream::Error>> + Send>>;
 
@@ -18,14 +18,14 @@ async fn follow(product: &Product, last: Option<&str>) -> Events {
     if let Some(last) = last {
         request = request.header("last-event-id", last);
     }
-    let response = in_time("the stream begins", request.send()).await.unwrap();
+    let response = with_deadline("the stream begins", request.send()).await.unwrap();
     assert_eq!(response.status(), 200);
     SseStream::from_bytes_stream(response.bytes_stream()).boxed()
 }
 
 /// The next row: its id, its event, its user.
 async fn next(events: &mut Events) -> (String, String, String) {
-    let sse = in_time("the next row", events.next()).await.expect("the stream ended").unwrap();
+    let sse = with_deadline("the next row", events.next()).await.expect("the stream ended").unwrap();
     let row: Value = serde_json::from_str(&sse.data.unwrap()).unwrap();
     assert_fields(
         &row,
@@ -40,7 +40,7 @@ async fn next(events: &mut Events) -> (String, String, String) {
 #[tokio::test]
 async fn a_client_that_comes_back_after_a_restart_has_missed_nothing() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let mut events = follow(&product, Some("0")).await;
     assert_eq!(next(&mut events).await.1, "register");
@@ -50,11 +50,11 @@ async fn a_client_that_comes_back_after_a_restart_has_missed_nothing() {
 
     // An open stream does not hold up the end.
     let start = Instant::now();
-    up.end(Signal::TERM).await.well();
+    up.signal_and_wait(Signal::TERM).await.assert_success();
     assert!(start.elapsed() < Duration::from_secs(10), "the end took {:?}", start.elapsed());
-    assert!(in_time("the stream ends", events.next()).await.is_none_or(|next| next.is_err()));
+    assert!(with_deadline("the stream ends", events.next()).await.is_none_or(|next| next.is_err()));
 
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     product.engine("bob").await;
     let mut events = follow(&product, Some(&last)).await;

@@ -4,12 +4,12 @@ use std::fs;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use strict_provider::StrictProvider;
+use strict_provider::MockProvider;
 
-use crate::support::form::ENGINE_RECORD;
-use crate::support::http::{ask, client};
-use crate::support::turn::{completed, shown};
-use crate::support::{Fleet, assert_fields, has, processes};
+use crate::support::http::{client, send};
+use crate::support::schema::ENGINE_RECORD;
+use crate::support::turn::{assert_completed, visible_text};
+use crate::support::{Fleet, assert_fields, is_installed, processes};
 
 /// The commands that `up` prints: each is one line, indented by two spaces, after a line that ends with a colon.
 fn printed_commands(output: &str) -> Vec<String> {
@@ -19,7 +19,7 @@ fn printed_commands(output: &str) -> Vec<String> {
 }
 
 /// What the `text_delta` or `thinking_delta` events of a raw stream say.
-fn said(stream: &str, kind: &str) -> String {
+fn delta_text(stream: &str, kind: &str) -> String {
     let mut lines = stream.lines();
     let mut text = String::new();
     while let Some(line) = lines.next() {
@@ -32,57 +32,57 @@ fn said(stream: &str, kind: &str) -> String {
 }
 
 /// Runs the three printed commands and asserts that each does what its heading promises.
-async fn printed_commands_work(fleet: &Fleet, output: &str) {
+async fn assert_printed_commands_work(fleet: &Fleet, output: &str) {
     let commands = printed_commands(output);
     let [admit, execute, chat] = commands.as_slice() else { panic!("no three commands in: {output}") };
 
-    let admission = fleet.home.shell(admit).ended().await.well();
+    let admission = fleet.test_env.run_shell(admit).wait().await.assert_success();
     let admission: Value =
         serde_json::from_str(&admission).unwrap_or_else(|_| panic!("no JSON: {admission}"));
     assert_fields(&admission, "admitted:bool engine:object");
     assert_fields(&admission["engine"], ENGINE_RECORD);
 
-    let stream = fleet.home.shell(execute).ended().await.well();
-    assert!(!said(&stream, "thinking_delta").is_empty(), "{stream}");
-    assert!(!said(&stream, "text_delta").is_empty(), "{stream}");
+    let stream = fleet.test_env.run_shell(execute).wait().await.assert_success();
+    assert!(!delta_text(&stream, "thinking_delta").is_empty(), "{stream}");
+    assert!(!delta_text(&stream, "text_delta").is_empty(), "{stream}");
     assert!(stream.contains(r#""phase":"completed""#), "{stream}");
 
     let input = "Hello!\nremember that my colour is green\n";
-    let talk = fleet.home.shell_with_input(chat, input).ended().await.well();
+    let talk = fleet.test_env.run_shell_with_input(chat, input).wait().await.assert_success();
     assert!(talk.contains("working_memory_set") && talk.contains("green"), "{talk}");
 }
 
 #[tokio::test]
 async fn the_printed_commands_work_as_they_are_and_again_after_a_restart() {
-    if !has("curl") {
+    if !is_installed("curl") {
         return;
     }
     let fleet = Fleet::new();
-    let up = fleet.up_by_its_own_word().await;
-    printed_commands_work(&fleet, &up.program.output()).await;
-    assert_eq!(fleet.audit("provision").len(), 1, "the three commands share one engine");
+    let up = fleet.start_up_by_output().await;
+    assert_printed_commands_work(&fleet, &up.program.output()).await;
+    assert_eq!(fleet.audit_rows("provision").len(), 1, "the three commands share one engine");
 
-    let said = up.end(Signal::TERM).await.well();
+    let said = up.signal_and_wait(Signal::TERM).await.assert_success();
     assert!(said.contains("sleep"), "{said}");
 
-    let up = fleet.up_by_its_own_word().await;
-    printed_commands_work(&fleet, &up.program.output()).await;
-    assert_eq!(fleet.audit("provision").len(), 1, "the engine of before is found again");
-    assert_eq!(fleet.audit("wake").len(), 1);
+    let up = fleet.start_up_by_output().await;
+    assert_printed_commands_work(&fleet, &up.program.output()).await;
+    assert_eq!(fleet.audit_rows("provision").len(), 1, "the engine of before is found again");
+    assert_eq!(fleet.audit_rows("wake").len(), 1);
 }
 
 /// Whoever is on the machine can read what commands are given.
 #[tokio::test]
 async fn no_printed_command_gives_a_key_to_a_program_as_an_argument() {
-    if !has("curl") {
+    if !is_installed("curl") {
         return;
     }
     let fleet = Fleet::new();
-    let up = fleet.up_by_its_own_word().await;
-    let given = fleet.home.path().join("given");
+    let up = fleet.start_up_by_output().await;
+    let given = fleet.test_env.path().join("given");
     let noting = format!("curl() {{ echo \"$@\" >> {}; command curl \"$@\"; }}", given.display());
     for command in printed_commands(&up.program.output()).iter().take(2) {
-        fleet.home.shell(&format!("{noting}; {command}")).ended().await.well();
+        fleet.test_env.run_shell(&format!("{noting}; {command}")).wait().await.assert_success();
     }
     let given = fs::read_to_string(given).unwrap();
     assert_eq!(given.lines().count(), 3, "{given}");
@@ -91,24 +91,24 @@ async fn no_printed_command_gives_a_key_to_a_program_as_an_argument() {
 
 #[tokio::test]
 async fn the_printed_commands_work_in_a_folder_with_an_odd_name() {
-    if !has("curl") {
+    if !is_installed("curl") {
         return;
     }
     let fleet = Fleet::in_folder("my fleet's $HOME & \"more\"");
-    let up = fleet.up_by_its_own_word().await;
-    printed_commands_work(&fleet, &up.program.output()).await;
+    let up = fleet.start_up_by_output().await;
+    assert_printed_commands_work(&fleet, &up.program.output()).await;
 }
 
 #[tokio::test]
 async fn a_first_answer_streams_thinking_text_and_tools() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let engine = up.product().engine("ada").await;
     assert_eq!(engine.health().await["status"], "ok");
 
-    let events = engine.execute("first", "remember that my colour is green").await.rest().await;
-    assert!(!shown(&events, "thinking_delta").is_empty(), "{events:#?}");
-    assert!(completed(&events).contains("green"), "{events:#?}");
+    let events = engine.execute("first", "remember that my colour is green").await.collect().await;
+    assert!(!visible_text(&events, "thinking_delta").is_empty(), "{events:#?}");
+    assert!(assert_completed(&events).contains("green"), "{events:#?}");
     let call = events.iter().find(|event| event.kind == "tool_call").expect("a tool is called");
     assert_eq!(call.data["tool"], "working_memory_set");
     let result = events.iter().find(|event| event.kind == "tool_result").expect("the tool answers");
@@ -119,58 +119,58 @@ async fn a_first_answer_streams_thinking_text_and_tools() {
 }
 
 /// Ends `up` with `signal` and asserts that its engines sleep, that it says so and that nothing is left.
-async fn puts_its_engines_to_sleep(signal: Signal) {
+async fn assert_engines_put_to_sleep(signal: Signal) {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let before = product.engine("ada").await;
     product.engine("bob").await;
-    product.stop("bob").await.ok("status:text");
-    completed(&before.execute("task", "Hello!").await.rest().await);
+    product.stop("bob").await.assert_ok("status:text");
+    assert_completed(&before.execute("task", "Hello!").await.collect().await);
     let orchestrator = up.program.pid();
 
-    let said = up.end(signal).await.well();
+    let said = up.signal_and_wait(signal).await.assert_success();
     assert!(said.contains("sleep"), "{said}");
     assert!(!processes::is_alive(orchestrator));
     assert_eq!(fleet.engine_processes(), []);
-    let slept = fleet.audit("sleep");
-    assert_eq!(slept.len(), 1, "{slept:?}");
-    assert_eq!(slept[0].0, "ada");
-    assert_eq!(slept[0].1["reason"], "up_ended");
+    let skipped_sleeps = fleet.audit_rows("sleep");
+    assert_eq!(skipped_sleeps.len(), 1, "{skipped_sleeps:?}");
+    assert_eq!(skipped_sleeps[0].0, "ada");
+    assert_eq!(skipped_sleeps[0].1["reason"], "up_ended");
 
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     assert_eq!(product.status("ada").await, "sleeping");
     assert_eq!(product.status("bob").await, "stopped", "an explicit stop stays one");
     assert_eq!(fleet.engine_processes(), [], "nothing wakes an engine but an admit or a start");
     let after = product.engine("ada").await;
     assert_eq!((&after.id, &after.key), (&before.id, &before.key));
-    let replayed = after.replay("task", 0).await.rest().await;
-    completed(&replayed);
+    let replayed = after.replay("task", 0).await.collect().await;
+    assert_completed(&replayed);
 }
 
 #[tokio::test]
 async fn sigterm_puts_the_engines_to_sleep() {
-    puts_its_engines_to_sleep(Signal::TERM).await;
+    assert_engines_put_to_sleep(Signal::TERM).await;
 }
 
 #[tokio::test]
 async fn sigint_puts_the_engines_to_sleep() {
-    puts_its_engines_to_sleep(Signal::INT).await;
+    assert_engines_put_to_sleep(Signal::INT).await;
 }
 
 #[tokio::test]
 async fn sighup_puts_the_engines_to_sleep() {
-    puts_its_engines_to_sleep(Signal::HUP).await;
+    assert_engines_put_to_sleep(Signal::HUP).await;
 }
 
 #[tokio::test]
 async fn what_is_said_to_be_up_is_up() {
     let fleets: Vec<Fleet> = (0..8).map(|_| Fleet::new()).collect();
     futures::future::join_all(fleets.iter().map(async |fleet| {
-        let up = fleet.up_by_its_own_word().await;
-        let health = ask(client().get(format!("{}/health", up.base))).await;
-        health.ok("status:text");
+        let up = fleet.start_up_by_output().await;
+        let health = send(client().get(format!("{}/health", up.base))).await;
+        health.assert_ok("status:text");
     }))
     .await;
 }
@@ -179,27 +179,27 @@ async fn what_is_said_to_be_up_is_up() {
 async fn chat_without_a_running_fleet_says_so() {
     let fleet = Fleet::new();
     let chat = ["chat", "--user", "ada", "--dir", fleet.folder().to_str().unwrap()];
-    let never = fleet.home.run(&chat, &fleet.variables).ended().await;
+    let never = fleet.test_env.run(&chat, &fleet.variables).wait().await;
     assert!(never.code.is_some_and(|code| code != 0), "{never:?}");
     assert!(never.output.contains("roundhouse up"), "{}", never.output);
-    fleet.up().await.end(Signal::TERM).await.well();
-    let no_more = fleet.home.run(&chat, &fleet.variables).ended().await;
+    fleet.start_up().await.signal_and_wait(Signal::TERM).await.assert_success();
+    let no_more = fleet.test_env.run(&chat, &fleet.variables).wait().await;
     assert!(no_more.code.is_some_and(|code| code != 0), "{no_more:?}");
     assert!(no_more.output.contains("roundhouse up"), "{}", no_more.output);
 }
 
 #[tokio::test]
 async fn an_edited_catalog_is_kept_and_used() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let fleet = Fleet::new().with_provider_and_shipped_catalog(&provider);
-    fleet.up().await.end(Signal::TERM).await.well();
+    fleet.start_up().await.signal_and_wait(Signal::TERM).await.assert_success();
     let soul = fleet.folder().join("catalog/soul.md");
     assert!(!fs::read_to_string(&soul).unwrap().is_empty(), "the shipped one is unpacked");
     fs::write(&soul, "You are a lighthouse keeper.").unwrap();
 
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     assert_eq!(fs::read_to_string(&soul).unwrap(), "You are a lighthouse keeper.");
-    completed(&up.product().engine("ada").await.execute("task", "Hello!").await.rest().await);
+    assert_completed(&up.product().engine("ada").await.execute("task", "Hello!").await.collect().await);
     // The first question is for a plan: the catalog that ships has agents.
     let requests = provider.requests();
     assert!(requests[1].body["system"].to_string().contains("lighthouse keeper"), "{}", requests[1].body);
@@ -208,10 +208,10 @@ async fn an_edited_catalog_is_kept_and_used() {
 #[tokio::test]
 async fn without_a_folder_the_users_data_folder_is_taken() {
     let fleet = Fleet::in_folder("data/roundhouse");
-    let data = fleet.home.path().join("data");
-    let fleet = fleet.with("XDG_DATA_HOME", data.to_str().unwrap());
-    let mut program = fleet.home.run(&["up"], &fleet.variables);
-    program.says("Ctrl-C").await.expect("it comes up");
+    let data = fleet.test_env.path().join("data");
+    let fleet = fleet.with_env("XDG_DATA_HOME", data.to_str().unwrap());
+    let mut program = fleet.test_env.run(&["up"], &fleet.variables);
+    program.wait_for_output("Ctrl-C").await.expect("it comes up");
     assert!(fleet.folder().join("platform.key").exists());
-    program.end(Signal::TERM).await.well();
+    program.signal_and_wait(Signal::TERM).await.assert_success();
 }

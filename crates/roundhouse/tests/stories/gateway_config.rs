@@ -4,16 +4,16 @@ use std::fs;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Reply, StrictProvider};
+use strict_provider::{MockProvider, Reply};
 
-use crate::support::home::Program;
-use crate::support::turn::completed;
-use crate::support::{Engine, Event, Fleet, LoneEngine, assert_fields};
+use crate::support::test_env::Program;
+use crate::support::turn::assert_completed;
+use crate::support::{Engine, Event, Fleet, StandaloneEngine, assert_fields};
 
 const BUDGET: &str = "limit:int|null used:int remaining:int|null frees_at:time|null";
 
 /// One model of `provider` at `base`.
-fn one(provider: &str, base: &str, more: &Value) -> Value {
+fn one_model(provider: &str, base: &str, more: &Value) -> Value {
     let mut model = json!({"provider": provider, "model": "m", "base_url": base, "context_window": 100_000});
     for (field, value) in more.as_object().unwrap() {
         model[field] = value.clone();
@@ -21,54 +21,55 @@ fn one(provider: &str, base: &str, more: &Value) -> Value {
     json!({"models": {"one": model}, "default": "one", "budgets": {"tokens_per_hour": 1_000_000}})
 }
 
-async fn provider(says: &str) -> StrictProvider {
-    let provider = StrictProvider::start().await.unwrap();
-    provider.set_default_reply(Reply::of_text(says));
+async fn provider(says: &str) -> MockProvider {
+    let provider = MockProvider::start().await.unwrap();
+    provider.set_default_reply(Reply::from_text(says));
     provider
 }
 
-fn write_file(place: &LoneEngine, text: &str) {
-    fs::write(place.home.path().join("catalog/gateway.json"), text).unwrap();
+fn write_file(place: &StandaloneEngine, text: &str) {
+    fs::write(place.test_env.path().join("catalog/gateway.json"), text).unwrap();
 }
 
-async fn restart(place: &LoneEngine, program: Program) -> (Program, Engine) {
-    program.end(Signal::TERM).await.well();
+async fn restart(place: &StandaloneEngine, program: Program) -> (Program, Engine) {
+    program.signal_and_wait(Signal::TERM).await.assert_success();
     place.start().await
 }
 
-async fn done(engine: &Engine, op: &str, parameters: Value) {
-    assert_eq!(engine.control(op, parameters).await.ok("result:object")["result"], json!({}));
+async fn control_ok(engine: &Engine, op: &str, parameters: Value) {
+    assert_eq!(engine.control(op, parameters).await.assert_ok("result:object")["result"], json!({}));
 }
 
 async fn config(engine: &Engine) -> Value {
-    engine.control("get_config", json!({})).await.ok("result:object")["result"]["config"].clone()
+    engine.control("get_config", json!({})).await.assert_ok("result:object")["result"]["config"].clone()
 }
 
 async fn telemetry(engine: &Engine, op: &str) -> Value {
     let call = json!({"subsystem": "telemetry", "op": op});
-    engine.post("/rpc", &call).await.ok("result:object")["result"].clone()
+    engine.post("/rpc", &call).await.assert_ok("result:object")["result"].clone()
 }
 
-async fn says(engine: &Engine) -> String {
-    let events: Vec<Event> = engine.tell("task", "Hello!").await;
-    completed(&events).to_owned()
+async fn run_turn_text(engine: &Engine) -> String {
+    let events: Vec<Event> = engine.run_turn("task", "Hello!").await;
+    assert_completed(&events).to_owned()
 }
 
 #[tokio::test]
 async fn a_configuration_that_was_set_outlives_a_restart_until_reload_drops_it() {
     let (file, local) = (provider("From the file.").await, provider("From the local server.").await);
-    let place = LoneEngine::new().with("LLM_API_KEY", "the-secret-key");
-    let of_file = one("openai-compatible", &file.openai_base_url(), &json!({"api_key_env": "LLM_API_KEY"}));
+    let place = StandaloneEngine::new().with_env("LLM_API_KEY", "the-secret-key");
+    let of_file =
+        one_model("openai-compatible", &file.openai_base_url(), &json!({"api_key_env": "LLM_API_KEY"}));
     write_file(&place, &of_file.to_string());
     let (program, engine) = place.start().await;
-    assert_eq!(says(&engine).await, "From the file.");
+    assert_eq!(run_turn_text(&engine).await, "From the file.");
     assert_eq!(config(&engine).await, of_file);
 
     // An own server, which is sent no key.
-    let of_local = one("openai-compatible", &local.openai_base_url(), &json!({"api_key_env": "none"}));
-    done(&engine, "set_config", json!({"config": of_local})).await;
+    let of_local = one_model("openai-compatible", &local.openai_base_url(), &json!({"api_key_env": "none"}));
+    control_ok(&engine, "set_config", json!({"config": of_local})).await;
     assert_eq!(
-        (says(&engine).await.as_str(), config(&engine).await),
+        (run_turn_text(&engine).await.as_str(), config(&engine).await),
         ("From the local server.", of_local.clone())
     );
     let keys: Vec<Option<String>> =
@@ -76,19 +77,22 @@ async fn a_configuration_that_was_set_outlives_a_restart_until_reload_drops_it()
     assert_eq!(keys, [Some("Bearer none".to_owned())]);
     let (program, engine) = restart(&place, program).await;
     assert_eq!(
-        (says(&engine).await.as_str(), config(&engine).await),
+        (run_turn_text(&engine).await.as_str(), config(&engine).await),
         ("From the local server.", of_local.clone())
     );
 
     // A faulty file is refused whole.
     write_file(&place, "{\"models\": {}, \"bugdets\": {}}");
     let answer = engine.control("reload", json!({})).await;
-    let refused = answer.refused_flat(400, "INVALID_REQUEST");
+    let refused = answer.assert_flat_error(400, "INVALID_REQUEST");
     assert!(refused.contains("gateway.json.bugdets"), "{refused}");
     assert_eq!(config(&engine).await, of_local);
     write_file(&place, &of_file.to_string());
-    done(&engine, "reload", json!({})).await;
-    assert_eq!((says(&engine).await.as_str(), config(&engine).await), ("From the file.", of_file.clone()));
+    control_ok(&engine, "reload", json!({})).await;
+    assert_eq!(
+        (run_turn_text(&engine).await.as_str(), config(&engine).await),
+        ("From the file.", of_file.clone())
+    );
     let (_program, engine) = restart(&place, program).await;
     assert_eq!(config(&engine).await, of_file);
 }
@@ -96,7 +100,8 @@ async fn a_configuration_that_was_set_outlives_a_restart_until_reload_drops_it()
 #[tokio::test]
 async fn a_key_is_sent_nowhere_that_a_caller_names() {
     let (vendor, thief) = (provider("From the vendor.").await, provider("From the thief.").await);
-    let place = LoneEngine::new().with_provider("anthropic", &vendor).with("OTHER_API_KEY", "another-key");
+    let place =
+        StandaloneEngine::new().with_provider("anthropic", &vendor).with_env("OTHER_API_KEY", "another-key");
     let (_program, engine) = place.start().await;
     let before = config(&engine).await;
     let port = thief.base_url().rsplit(':').next().unwrap().to_owned();
@@ -107,8 +112,9 @@ async fn a_key_is_sent_nowhere_that_a_caller_names() {
         (format!("{}/{}", thief.base_url(), vendor.base_url()), json!({})),
         ("http://api.anthropic.com".to_owned(), json!({})),
     ] {
-        let answer = engine.control("set_config", json!({"config": one("anthropic", &base, &more)})).await;
-        let refused = answer.refused_flat(400, "INVALID_REQUEST");
+        let answer =
+            engine.control("set_config", json!({"config": one_model("anthropic", &base, &more)})).await;
+        let refused = answer.assert_flat_error(400, "INVALID_REQUEST");
         assert!(refused.contains("config.models.one.base_url"), "{refused}");
     }
     let userinfo = format!("{}@127.0.0.1:{port}", vendor.base_url());
@@ -116,12 +122,13 @@ async fn a_key_is_sent_nowhere_that_a_caller_names() {
         (userinfo, json!({}), "config.models.one.base_url"),
         (vendor.base_url(), json!({"api_key_env": "ENGINE_KEY_HASH"}), "config.models.one.api_key_env"),
     ] {
-        let answer = engine.control("set_config", json!({"config": one("anthropic", &base, &more)})).await;
-        let refused = answer.refused_flat(400, "INVALID_REQUEST");
+        let answer =
+            engine.control("set_config", json!({"config": one_model("anthropic", &base, &more)})).await;
+        let refused = answer.assert_flat_error(400, "INVALID_REQUEST");
         assert!(refused.contains(path), "{refused}");
     }
     assert_eq!(config(&engine).await, before);
-    assert_eq!(says(&engine).await, "From the vendor.");
+    assert_eq!(run_turn_text(&engine).await, "From the vendor.");
     assert_eq!(thief.requests().len(), 0);
     assert!(!before.to_string().contains("provider-key"));
 }
@@ -129,11 +136,11 @@ async fn a_key_is_sent_nowhere_that_a_caller_names() {
 #[tokio::test]
 async fn what_is_left_of_a_budget_is_told_also_after_a_restart() {
     let vendor = provider("Hello.").await;
-    let place = LoneEngine::new().with_provider("anthropic", &vendor);
+    let place = StandaloneEngine::new().with_provider("anthropic", &vendor);
     let prices = json!({"prices": {"input": 3, "output": 15}});
-    write_file(&place, &one("anthropic", &vendor.base_url(), &prices).to_string());
+    write_file(&place, &one_model("anthropic", &vendor.base_url(), &prices).to_string());
     let (program, engine) = place.start().await;
-    says(&engine).await;
+    run_turn_text(&engine).await;
     let state = telemetry(&engine, "quota_state").await;
     assert_fields(&state, "budgets:object models:array spent:array");
     let hour = &state["budgets"]["tokens_per_hour"];
@@ -152,14 +159,14 @@ async fn up_refuses_a_catalog_whose_configuration_cannot_work() {
     let fleet = Fleet::new();
     let catalog = fleet.folder().join("catalog");
     fs::create_dir_all(&catalog).unwrap();
-    for (faulty, named) in [
+    for (invalid_field, named) in [
         ("{".to_owned(), "gateway.json"),
         (
-            one("anthropic", "https://api.anthropic.com", &json!({})).to_string(),
+            one_model("anthropic", "https://api.anthropic.com", &json!({})).to_string(),
             "ANTHROPIC_API_KEY is not set",
         ),
     ] {
-        fs::write(catalog.join("gateway.json"), faulty).unwrap();
-        fleet.failing_up().await.refused(2, &[named]);
+        fs::write(catalog.join("gateway.json"), invalid_field).unwrap();
+        fleet.run_failing_up().await.assert_failure(2, &[named]);
     }
 }

@@ -5,78 +5,81 @@ use std::fs;
 use serde_json::{Value, json};
 use strict_provider::Reply;
 
-use crate::support::calls::{message, with};
-use crate::support::form::HITL_REQUEST;
-use crate::support::model::{Act as _, PICTURE, WIRES, note, question, write};
-use crate::support::turn::{completed, of_kind, phases};
-use crate::support::{Answer, Event, Rig, assert_fields};
+use crate::support::engine_calls::{direct_message, with_fields};
+use crate::support::engine_fixture::{
+    PNG_BASE64, ReplyExt as _, WIRES, ask_user_reply, memory_set_reply, write_file_reply,
+};
+use crate::support::schema::HITL_REQUEST;
+use crate::support::turn::{assert_completed, of_kind, phases};
+use crate::support::{EngineFixture, Event, HttpResponse, assert_fields};
 
-fn done() -> Reply {
-    Reply::of_text("Done.")
+fn done_reply() -> Reply {
+    Reply::from_text("Done.")
 }
 
-fn resumed(answer: Answer, request: &Event) {
+fn assert_resumed(answer: HttpResponse, request: &Event) {
     let expected = json!({"status": "resumed", "request_id": request.data["request_id"]});
-    assert_eq!(answer.ok("status:text request_id:hitl"), expected);
+    assert_eq!(answer.assert_ok("status:text request_id:hitl"), expected);
 }
 
-fn answer(words: &str, more: Value) -> Value {
-    with(json!({"task_id": "task", "answer": words}), more)
+fn answer_body(words: &str, more: Value) -> Value {
+    with_fields(json!({"task_id": "task", "answer": words}), more)
 }
 
 #[tokio::test]
 async fn with_leave_the_file_is_written() {
     for wire in WIRES {
-        let rig = Rig::on(wire, [write("notes.txt"), done()]).await;
-        let (mut stream, request) = rig.engine.until_asked(&message("task", "Write.")).await;
-        let file = rig.place.workspace().join("notes.txt");
+        let rig = EngineFixture::for_wire(wire, [write_file_reply("notes.txt"), done_reply()]).await;
+        let (mut stream, request) =
+            rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+        let file = rig.setup.workspace().join("notes.txt");
         assert_eq!((&request.data["kind"], &request.data["task_id"]), (&json!("permission"), &json!("task")));
         let asked = request.data["question"].as_str().unwrap();
         assert!(asked.contains("notes.txt"), "the question does not say what is to be done: {asked}");
         assert_eq!(request.data.get("options"), None);
         assert!(!file.exists(), "{wire}: it was not waited for the leave");
 
-        resumed(rig.engine.respond("task", "yes").await, &request);
-        let resolved = stream.until("hitl_resolved", |event| event.kind == "hitl_resolved").await;
+        assert_resumed(rig.engine.respond("task", "yes").await, &request);
+        let resolved = stream.read_until("hitl_resolved", |event| event.kind == "hitl_resolved").await;
         assert_eq!(resolved.data["request_id"], request.data["request_id"]);
         assert_eq!(resolved.data["answer"], "yes");
-        let result = stream.until("tool_result", |event| event.kind == "tool_result").await;
+        let result = stream.read_until("tool_result", |event| event.kind == "tool_result").await;
         assert_eq!((&result.data["tool"], result.data.get("error")), (&json!("write_file"), None));
-        let events = stream.rest().await;
-        assert_eq!((completed(&events), phases(&events)), ("Done.", vec!["started", "completed"]));
+        let events = stream.collect().await;
+        assert_eq!((assert_completed(&events), phases(&events)), ("Done.", vec!["started", "completed"]));
         assert_eq!(fs::read_to_string(&file).unwrap(), "This is notes.txt.");
         assert_eq!(rig.engine.pending().await, [Value::Null; 0]);
-        assert_eq!(rig.engine.replay("task", 0).await.rest().await, events);
-        assert_eq!(rig.calls(), 2);
+        assert_eq!(rig.engine.replay("task", 0).await.collect().await, events);
+        assert_eq!(rig.model_calls(), 2);
     }
 }
 
 #[tokio::test]
 async fn without_leave_nothing_is_written_and_the_model_hears_why() {
     for wire in WIRES {
-        let rig = Rig::on(wire, [write("notes.txt"), done()]).await;
-        let (stream, request) = rig.engine.until_asked(&message("task", "Write.")).await;
-        let no = answer("no", json!({"feedback": "The folder is being moved."}));
-        resumed(rig.engine.respond_with(&no).await, &request);
-        let events = stream.rest().await;
-        assert_eq!(completed(&events), "Done.");
+        let rig = EngineFixture::for_wire(wire, [write_file_reply("notes.txt"), done_reply()]).await;
+        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+        let no = answer_body("no", json!({"feedback": "The folder is being moved."}));
+        assert_resumed(rig.engine.respond_with(&no).await, &request);
+        let events = stream.collect().await;
+        assert_eq!(assert_completed(&events), "Done.");
         let results = of_kind(&events, "tool_result");
         assert_eq!(results.len(), 1);
         let error = results[0].data["error"].as_str().expect("a refused tool fails");
         assert!(error.contains("The folder is being moved."), "{error}");
-        rig.told().has(&["Write.", "The folder is being moved."]);
-        assert!(!rig.place.workspace().join("notes.txt").exists(), "{wire}");
-        assert_eq!(rig.calls(), 2);
+        rig.last_messages().assert_contains(&["Write.", "The folder is being moved."]);
+        assert!(!rig.setup.workspace().join("notes.txt").exists(), "{wire}");
+        assert_eq!(rig.model_calls(), 2);
     }
 }
 
 #[tokio::test]
 async fn a_no_without_a_word_will_do() {
-    let rig = Rig::new([write("notes.txt"), done()]).await;
-    let (stream, request) = rig.engine.until_asked(&message("task", "Write.")).await;
-    resumed(rig.engine.respond("task", "no").await, &request);
-    let events = stream.rest().await;
-    completed(&events);
+    let rig = EngineFixture::new([write_file_reply("notes.txt"), done_reply()]).await;
+    let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+    assert_resumed(rig.engine.respond("task", "no").await, &request);
+    let events = stream.collect().await;
+    assert_completed(&events);
     assert!(of_kind(&events, "tool_result")[0].data["error"].is_string());
     assert_eq!(of_kind(&events, "hitl_resolved")[0].data["answer"], "no");
 }
@@ -84,13 +87,13 @@ async fn a_no_without_a_word_will_do() {
 #[tokio::test]
 async fn a_yes_may_come_with_advice() {
     for wire in WIRES {
-        let rig = Rig::on(wire, [write("notes.txt"), done()]).await;
-        let (stream, request) = rig.engine.until_asked(&message("task", "Write.")).await;
-        let yes = answer("yes", json!({"feedback": "But be brief next time."}));
-        resumed(rig.engine.respond_with(&yes).await, &request);
-        completed(&stream.rest().await);
-        rig.told().has(&["Write.", "But be brief next time."]);
-        assert!(rig.place.workspace().join("notes.txt").exists());
+        let rig = EngineFixture::for_wire(wire, [write_file_reply("notes.txt"), done_reply()]).await;
+        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
+        let yes = answer_body("yes", json!({"feedback": "But be brief next time."}));
+        assert_resumed(rig.engine.respond_with(&yes).await, &request);
+        assert_completed(&stream.collect().await);
+        rig.last_messages().assert_contains(&["Write.", "But be brief next time."]);
+        assert!(rig.setup.workspace().join("notes.txt").exists());
     }
 }
 
@@ -101,18 +104,18 @@ async fn an_edit_of_a_file_needs_leave_and_reading_does_not() {
     let script = [
         read.tool_use("read_file", json!({"path": "notes.txt"})),
         Reply::new().tool_use("edit_file", edit),
-        done(),
+        done_reply(),
     ];
-    let rig = Rig::new(script).await;
-    fs::create_dir_all(rig.place.workspace()).unwrap();
-    let file = rig.place.workspace().join("notes.txt");
+    let rig = EngineFixture::new(script).await;
+    fs::create_dir_all(rig.setup.workspace()).unwrap();
+    let file = rig.setup.workspace().join("notes.txt");
     fs::write(&file, "a red apple").unwrap();
-    let (stream, request) = rig.engine.until_asked(&message("task", "Paint.")).await;
+    let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Paint.")).await;
     assert_eq!(fs::read_to_string(&file).unwrap(), "a red apple");
-    rig.told().has(&["a red apple"]);
-    resumed(rig.engine.respond("task", "yes").await, &request);
-    let events = stream.rest().await;
-    completed(&events);
+    rig.last_messages().assert_contains(&["a red apple"]);
+    assert_resumed(rig.engine.respond("task", "yes").await, &request);
+    let events = stream.collect().await;
+    assert_completed(&events);
     assert_eq!(of_kind(&events, "hitl_request").len(), 1);
     assert_eq!(fs::read_to_string(&file).unwrap(), "a green apple");
 }
@@ -121,8 +124,9 @@ async fn an_edit_of_a_file_needs_leave_and_reading_does_not() {
 async fn a_question_is_put_with_its_options_and_answered_in_free_words() {
     for wire in WIRES {
         let asks = json!({"question": "Which colour?", "options": ["red", "green"]});
-        let rig = Rig::on(wire, [Reply::new().tool_use("ask_user", asks), done()]).await;
-        let (stream, request) = rig.engine.until_asked(&message("task", "Paint.")).await;
+        let rig =
+            EngineFixture::for_wire(wire, [Reply::new().tool_use("ask_user", asks), done_reply()]).await;
+        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Paint.")).await;
         let data = &request.data;
         assert_eq!((&data["kind"], &data["question"]), (&json!("question"), &json!("Which colour?")));
         assert_eq!(data["options"], json!(["red", "green"]));
@@ -130,60 +134,61 @@ async fn a_question_is_put_with_its_options_and_answered_in_free_words() {
         assert_eq!(pending.len(), 1);
         assert_fields(&pending[0], HITL_REQUEST);
 
-        resumed(rig.engine.respond("task", "Turquoise, rather.").await, &request);
-        let events = stream.rest().await;
-        assert_eq!(completed(&events), "Done.");
+        assert_resumed(rig.engine.respond("task", "Turquoise, rather.").await, &request);
+        let events = stream.collect().await;
+        assert_eq!(assert_completed(&events), "Done.");
         assert_eq!(of_kind(&events, "hitl_resolved")[0].data["answer"], "Turquoise, rather.");
         let result = of_kind(&events, "tool_result")[0];
         assert!(result.data["output"].as_str().unwrap().contains("Turquoise, rather."), "{result:?}");
-        rig.told().has(&["Paint.", "Which colour?", "Turquoise, rather."]);
-        assert_eq!(rig.calls(), 2);
+        rig.last_messages().assert_contains(&["Paint.", "Which colour?", "Turquoise, rather."]);
+        assert_eq!(rig.model_calls(), 2);
     }
 }
 
 #[tokio::test]
 async fn an_answer_may_come_with_a_picture_and_a_word() {
     for wire in WIRES {
-        let rig = Rig::on(wire, [question("What does it look like?"), done()]).await;
-        let (stream, request) = rig.engine.until_asked(&message("task", "Paint.")).await;
+        let rig =
+            EngineFixture::for_wire(wire, [ask_user_reply("What does it look like?"), done_reply()]).await;
+        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Paint.")).await;
         let blocks = json!([
             {"type": "text", "text": "Taken this morning."},
-            {"type": "image", "media_type": "image/png", "data": PICTURE},
+            {"type": "image", "media_type": "image/png", "data": PNG_BASE64},
         ]);
         let more = json!({"feedback": "Sorry for the delay.", "content_blocks": blocks});
-        resumed(rig.engine.respond_with(&answer("Like this.", more)).await, &request);
-        completed(&stream.rest().await);
-        let told = rig.told();
-        for word in ["Like this.", "Sorry for the delay.", "Taken this morning.", PICTURE] {
-            told.has(&["Paint.", word]);
+        assert_resumed(rig.engine.respond_with(&answer_body("Like this.", more)).await, &request);
+        assert_completed(&stream.collect().await);
+        let told = rig.last_messages();
+        for word in ["Like this.", "Sorry for the delay.", "Taken this morning.", PNG_BASE64] {
+            told.assert_contains(&["Paint.", word]);
         }
         // The picture stays where it is in the turns that follow.
-        rig.engine.tell("task", "And now?").await;
-        rig.told().has(&[PICTURE, "And now?"]);
+        rig.engine.run_turn("task", "And now?").await;
+        rig.last_messages().assert_contains(&[PNG_BASE64, "And now?"]);
     }
 }
 
 #[tokio::test]
 async fn a_bad_answer_is_refused_and_the_request_stays_pending() {
-    let rig = Rig::new([write("notes.txt"), done()]).await;
-    let (stream, request) = rig.engine.until_asked(&message("task", "Write.")).await;
+    let rig = EngineFixture::new([write_file_reply("notes.txt"), done_reply()]).await;
+    let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
     for words in ["", "maybe", "YES", "yes please", "y", "true", " no "] {
         let refused = rig.engine.respond("task", words).await;
-        assert!(refused.refused(400, "INVALID_REQUEST").contains("answer"), "{words:?}");
+        assert!(refused.assert_error(400, "INVALID_REQUEST").contains("answer"), "{words:?}");
     }
     for (field, body) in [
-        ("scope", answer("always", json!({"scope": "world"}))),
-        ("scope", answer("always", json!({"scope": 7}))),
+        ("scope", answer_body("always", json!({"scope": "world"}))),
+        ("scope", answer_body("always", json!({"scope": 7}))),
         ("answer", json!({"task_id": "task"})),
         ("answer", json!({"task_id": "task", "answer": true})),
         ("task_id", json!({"answer": "yes"})),
         ("task_id", json!({"task_id": "", "answer": "yes"})),
-        ("feedback", answer("no", json!({"feedback": 7}))),
-        ("content_blocks", answer("yes", json!({"content_blocks": "picture"}))),
-        ("content_blocks", answer("yes", json!({"content_blocks": [{"type": "video"}]}))),
+        ("feedback", answer_body("no", json!({"feedback": 7}))),
+        ("content_blocks", answer_body("yes", json!({"content_blocks": "picture"}))),
+        ("content_blocks", answer_body("yes", json!({"content_blocks": [{"type": "video"}]}))),
         (
             "content_blocks",
-            answer(
+            answer_body(
                 "yes",
                 json!({"content_blocks": [
                     {"type": "image", "media_type": "image/png", "data": "no base64"}
@@ -192,40 +197,43 @@ async fn a_bad_answer_is_refused_and_the_request_stays_pending() {
         ),
     ] {
         let refused = rig.engine.respond_with(&body).await;
-        assert!(refused.refused(400, "INVALID_REQUEST").contains(field), "{body}");
+        assert!(refused.assert_error(400, "INVALID_REQUEST").contains(field), "{body}");
     }
     assert_eq!(rig.engine.pending().await[0]["request_id"], request.data["request_id"]);
-    assert_eq!((rig.engine.task_status("task").await.as_str(), rig.calls()), ("paused", 1));
-    resumed(rig.engine.respond("task", "yes").await, &request);
-    let events = stream.rest().await;
-    completed(&events);
+    assert_eq!((rig.engine.task_status("task").await.as_str(), rig.model_calls()), ("paused", 1));
+    assert_resumed(rig.engine.respond("task", "yes").await, &request);
+    let events = stream.collect().await;
+    assert_completed(&events);
     assert_eq!(of_kind(&events, "hitl_resolved").len(), 1);
 }
 
 #[tokio::test]
 async fn several_calls_ask_one_after_the_other() {
     for wire in WIRES {
-        let calls =
-            Reply::new().thinking("Much to do.").writes("one.txt").writes("two.txt").writes("three.txt");
-        let rig = Rig::on(wire, [calls, done()]).await;
-        let body = with(message("task", "Write."), json!({"super_thinking": true}));
+        let calls = Reply::new()
+            .thinking("Much to do.")
+            .write_file("one.txt")
+            .write_file("two.txt")
+            .write_file("three.txt");
+        let rig = EngineFixture::for_wire(wire, [calls, done_reply()]).await;
+        let body = with_fields(direct_message("task", "Write."), json!({"super_thinking": true}));
         let mut stream = rig.engine.execute_with(&body).await;
         let mut ids = Vec::new();
         for (name, words) in [("one.txt", "yes"), ("two.txt", "no"), ("three.txt", "yes")] {
-            let request = stream.asked().await;
+            let request = stream.next_hitl_request().await;
             let pending = rig.engine.pending().await;
             assert_eq!(pending.len(), 1, "one request at a time");
             assert_eq!(pending[0]["request_id"], request.data["request_id"]);
-            assert!(!rig.place.workspace().join(name).exists(), "{wire}: {name}");
-            resumed(rig.engine.respond("task", words).await, &request);
+            assert!(!rig.setup.workspace().join(name).exists(), "{wire}: {name}");
+            assert_resumed(rig.engine.respond("task", words).await, &request);
             ids.push(request.data["request_id"].clone());
         }
         ids.dedup();
         assert_eq!(ids.len(), 3, "each has an id of its own");
-        let events = stream.rest().await;
-        assert_eq!((completed(&events), rig.calls()), ("Done.", 2));
+        let events = stream.collect().await;
+        assert_eq!((assert_completed(&events), rig.model_calls()), ("Done.", 2));
         let written =
-            ["one.txt", "two.txt", "three.txt"].map(|name| rig.place.workspace().join(name).exists());
+            ["one.txt", "two.txt", "three.txt"].map(|name| rig.setup.workspace().join(name).exists());
         assert_eq!(written, [true, false, true], "{wire}");
         // In whichever order: what is refused is over at once.
         let mut failed: Vec<bool> =
@@ -237,8 +245,8 @@ async fn several_calls_ask_one_after_the_other() {
 
 #[tokio::test]
 async fn what_needs_no_leave_does_not_ask() {
-    let rig = Rig::new([note("colour", "green"), done()]).await;
-    let events = rig.engine.tell("task", "Note it.").await;
+    let rig = EngineFixture::new([memory_set_reply("colour", "green"), done_reply()]).await;
+    let events = rig.engine.run_turn("task", "Note it.").await;
     assert_eq!(of_kind(&events, "hitl_request").len(), 0);
-    rig.engine.respond("task", "yes").await.refused(404, "HITL_NOT_PENDING");
+    rig.engine.respond("task", "yes").await.assert_error(404, "HITL_NOT_PENDING");
 }

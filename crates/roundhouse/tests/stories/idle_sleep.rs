@@ -4,23 +4,23 @@ use std::time::{Duration, Instant};
 
 use contract::Timestamp;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Gate, MockProvider, Reply};
 
-use crate::support::calls::message;
-use crate::support::form::ENGINE_SUMMARY;
-use crate::support::model::{reached, write};
-use crate::support::turn::{completed, of_kind};
-use crate::support::{Deployment, Engine, Product, assert_fields, assert_within, eventually, in_time};
+use crate::support::engine_calls::direct_message;
+use crate::support::engine_fixture::{wait_gate_reached, write_file_reply};
+use crate::support::schema::ENGINE_SUMMARY;
+use crate::support::turn::{assert_completed, of_kind};
+use crate::support::{Deployment, Engine, Product, assert_fields, assert_within, eventually, with_deadline};
 
 /// A deployment whose engines sleep after `seconds`.
-fn drowsy(seconds: &str) -> Deployment {
-    Deployment::new().with("ORCH_IDLE_SLEEP_THRESHOLD_S", seconds)
+fn deployment_with_idle_threshold(seconds: &str) -> Deployment {
+    Deployment::new().with_env("ORCH_IDLE_SLEEP_THRESHOLD_S", seconds)
 }
 
 /// Waits until the engine of a user who comes now sleeps: who came earlier was due before.
-async fn until_a_newcomer_sleeps(product: &Product, user: &str) {
+async fn wait_until_newcomer_sleeps(product: &Product, user: &str) {
     product.engine(user).await;
-    product.becomes(user, "sleeping").await;
+    product.wait_for_status(user, "sleeping").await;
 }
 
 /// The sentences that say why a user's engine is awake.
@@ -31,20 +31,20 @@ async fn awake_because(product: &Product, user: &str) -> Vec<String> {
 }
 
 /// Asserts that a user's engine has slept once and was woken once, by an admit.
-async fn slept_and_woke_once(product: &Product, user: &str) {
+async fn assert_slept_and_woke_once(product: &Product, user: &str) {
     for (event, from, to) in [("sleep", "running", "sleeping"), ("wake", "sleeping", "running")] {
-        let rows = product.audit(event).await;
-        let of_user: Vec<&Value> = rows.iter().filter(|row| row.0 == user).map(|row| &row.1).collect();
-        let [row] = of_user.as_slice() else { panic!("one {event}, not {of_user:?}") };
+        let rows = product.audit_rows(event).await;
+        let brain_of_user: Vec<&Value> = rows.iter().filter(|row| row.0 == user).map(|row| &row.1).collect();
+        let [row] = brain_of_user.as_slice() else { panic!("one {event}, not {brain_of_user:?}") };
         assert_eq!((&row["from"], &row["to"]), (&json!(from), &json!(to)), "{row}");
         assert!(row["reason"].is_string(), "{row}");
     }
-    assert!(product.audit("crash").await.is_empty() && product.audit("start").await.is_empty());
+    assert!(product.audit_rows("crash").await.is_empty() && product.audit_rows("start").await.is_empty());
 }
 
 #[tokio::test]
 async fn an_idle_engine_sleeps_and_nothing_but_an_admit_wakes_it() {
-    let place = drowsy("1.5");
+    let place = deployment_with_idle_threshold("1.5");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     let start = Instant::now();
@@ -54,7 +54,7 @@ async fn an_idle_engine_sleeps_and_nothing_but_an_admit_wakes_it() {
     let time = |value: &Value| -> Timestamp { value.as_str().unwrap().parse().unwrap() };
     assert!(time(&told["next_action"]["at"]) > time(&told["last_transition"]["at"]), "{told}");
     assert!(!awake_because(&product, "ada").await.iter().any(String::is_empty));
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     let messages = engine.messages("task").await;
     let asleep_after = async || {
         // Looking at it all the time is no activity.
@@ -74,142 +74,144 @@ async fn an_idle_engine_sleeps_and_nothing_but_an_admit_wakes_it() {
     assert_eq!((&told["status"], &told["last_transition"]["event"]), (&json!("sleeping"), &json!("sleep")));
     assert!(told["awake_because"].is_null(), "{told}");
     assert!(told["next_action"].is_null() || told["next_action"]["action"] == "none", "{told}");
-    product.stop("ada").await.refused(409, "ENGINE_NOT_RUNNING");
-    product.rotate("ada").await.refused(409, "ENGINE_NOT_RUNNING");
-    product.provision("ada").await.refused(409, "ENGINE_ALREADY_EXISTS");
-    assert_eq!(product.denied("ada").await, "engine_sleeping");
+    product.stop("ada").await.assert_error(409, "ENGINE_NOT_RUNNING");
+    product.rotate_key("ada").await.assert_error(409, "ENGINE_NOT_RUNNING");
+    product.provision("ada").await.assert_error(409, "ENGINE_ALREADY_EXISTS");
+    assert_eq!(product.denial_reason("ada").await, "engine_sleeping");
     assert_eq!((product.status("ada").await.as_str(), place.process_of(&engine)), ("sleeping", None));
 
     let again = product.engine("ada").await;
     assert_eq!((&again.id, &again.key), (&engine.id, &engine.key));
     assert_eq!(product.status("ada").await, "running");
     assert_eq!(again.messages("task").await, messages);
-    again.tell("task", "Hello again!").await;
-    slept_and_woke_once(&product, "ada").await;
+    again.run_turn("task", "Hello again!").await;
+    assert_slept_and_woke_once(&product, "ada").await;
 
     // `start` wakes as well, and is told as what it is.
-    product.becomes("ada", "sleeping").await;
-    product.start("ada").await.ok("status:text url:url");
-    assert_eq!(product.audit("start").await.len(), 1);
-    product.engine("ada").await.tell("task", "Good morning!").await;
+    product.wait_for_status("ada", "sleeping").await;
+    product.start("ada").await.assert_ok("status:text url:url");
+    assert_eq!(product.audit_rows("start").await.len(), 1);
+    product.engine("ada").await.run_turn("task", "Good morning!").await;
 }
 
 #[tokio::test]
 async fn a_running_turn_keeps_its_engine_awake_also_when_nobody_listens() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
-    provider.enqueue(Reply::of_text("This takes a while.").hold(2, &gate));
-    let place = drowsy("1").with("ORCH_HEALTH_CHECK_INTERVAL_S", "1").with_provider(&provider);
+    provider.enqueue(Reply::from_text("This takes a while.").hold(2, &gate));
+    let place = deployment_with_idle_threshold("1")
+        .with_env("ORCH_HEALTH_CHECK_INTERVAL_S", "1")
+        .with_provider(&provider);
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
-    let stream = engine.execute_with(&message("task", "Go.")).await;
-    reached(&gate).await;
+    let stream = engine.execute_with(&direct_message("task", "Go.")).await;
+    wait_gate_reached(&gate).await;
     let before = awake_because(&product, "ada").await;
     assert!(!before.is_empty());
     drop(stream);
     let process = place.process_of(&engine);
     // Twice over the time after which it would sleep.
-    until_a_newcomer_sleeps(&product, "bob").await;
-    until_a_newcomer_sleeps(&product, "bob").await;
+    wait_until_newcomer_sleeps(&product, "bob").await;
+    wait_until_newcomer_sleeps(&product, "bob").await;
     assert_eq!((product.status("ada").await.as_str(), place.process_of(&engine)), ("running", process));
     assert!(!awake_because(&product, "ada").await.is_empty());
-    assert!(product.audit("sleep").await.iter().all(|row| row.0 == "bob"));
+    assert!(product.audit_rows("sleep").await.iter().all(|row| row.0 == "bob"));
     // It was not asked to hold still for long either: it begins turns.
-    engine.tell("other", "Hello!").await;
+    engine.run_turn("other", "Hello!").await;
 
     gate.release();
-    product.becomes("ada", "sleeping").await;
-    let events = product.engine("ada").await.replay("task", 0).await.rest().await;
-    assert_eq!(completed(&events), "This takes a while.");
+    product.wait_for_status("ada", "sleeping").await;
+    let events = product.engine("ada").await.replay("task", 0).await.collect().await;
+    assert_eq!(assert_completed(&events), "This takes a while.");
     assert!(!events.iter().any(|event| event.phase() == Some("resumed")), "it was never interrupted");
 }
 
 #[tokio::test]
 async fn a_turn_that_waits_for_a_person_sleeps_and_can_be_answered_after() {
-    let provider = StrictProvider::start().await.unwrap();
-    provider.enqueue_all([write("notes.txt"), Reply::of_text("Done.")]);
-    let place = drowsy("1").with_provider(&provider);
+    let provider = MockProvider::start().await.unwrap();
+    provider.enqueue_all([write_file_reply("notes.txt"), Reply::from_text("Done.")]);
+    let place = deployment_with_idle_threshold("1").with_provider(&provider);
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
-    let (stream, request) = engine.until_asked(&message("task", "Write.")).await;
+    let (stream, request) = engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
     let pending = engine.pending().await;
     assert_eq!(pending.len(), 1);
-    product.becomes("ada", "sleeping").await;
+    product.wait_for_status("ada", "sleeping").await;
     assert_eq!(place.process_of(&engine), None);
     drop(stream);
 
     let again = product.engine("ada").await;
     assert_eq!(again.pending().await, pending);
     assert_eq!(again.task_status("task").await, "paused");
-    let answer = again.respond("task", "yes").await.ok("status:text request_id:hitl");
+    let answer = again.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
     assert_eq!(answer["request_id"], request.data["request_id"]);
-    let events = again.replay("task", 0).await.rest().await;
-    assert_eq!(completed(&events), "Done.");
+    let events = again.replay("task", 0).await.collect().await;
+    assert_eq!(assert_completed(&events), "Done.");
     assert_eq!(of_kind(&events, "hitl_request"), [&request]);
-    slept_and_woke_once(&product, "ada").await;
+    assert_slept_and_woke_once(&product, "ada").await;
     assert!(place.fleet.engine_folder(&engine.id).join("workspace/notes.txt").exists());
 }
 
 #[tokio::test]
 async fn who_is_admitted_again_and_again_stays_awake() {
-    let place = drowsy("1.5");
+    let place = deployment_with_idle_threshold("1.5");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine: Engine = product.engine("ada").await;
     let process = place.process_of(&engine);
     product.engine("bob").await;
     eventually("bob sleeps", async || {
         // An admit that wakes nothing is activity as well.
-        let admission = product.admit_as_it_is("ada").await.ok("admitted:bool engine:object");
+        let admission = product.admit_existing("ada").await.assert_ok("admitted:bool engine:object");
         assert_eq!(admission["admitted"], true, "{admission}");
         (product.status("bob").await == "sleeping").then_some(())
     })
     .await;
     assert_eq!((product.status("ada").await.as_str(), place.process_of(&engine)), ("running", process));
-    assert!(product.audit("sleep").await.iter().all(|row| row.0 == "bob"));
+    assert!(product.audit_rows("sleep").await.iter().all(|row| row.0 == "bob"));
 }
 
 #[tokio::test]
 async fn many_admits_of_a_sleeper_wake_it_once() {
-    let place = drowsy("1");
+    let place = deployment_with_idle_threshold("1");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
-    product.becomes("ada", "sleeping").await;
+    product.wait_for_status("ada", "sleeping").await;
     let admits = futures::future::join_all((0..20).map(|_| product.engine("ada")));
-    for again in in_time("all are admitted", admits).await {
+    for again in with_deadline("all are admitted", admits).await {
         assert_eq!((&again.id, &again.key), (&engine.id, &engine.key));
     }
-    slept_and_woke_once(&product, "ada").await;
+    assert_slept_and_woke_once(&product, "ada").await;
 }
 
 #[tokio::test]
 async fn who_is_admitted_at_the_moment_of_sleep_gets_an_engine_that_works() {
-    let place = drowsy("1");
+    let place = deployment_with_idle_threshold("1");
     let (_orchestrator, product) = place.start_with_product().await;
     // The pauses lie before, at and after the moment when each would sleep.
     let users = (0..6).map(|number| {
         let (product, user) = (product.clone(), format!("user-{number}"));
         async move {
             for _ in 0..2 {
-                product.engine(&user).await.tell("task", "Hello!").await;
+                product.engine(&user).await.run_turn("task", "Hello!").await;
                 tokio::time::sleep(Duration::from_millis(850 + 50 * number)).await;
             }
             product.engine(&user).await.messages("task").await.len()
         }
     });
-    assert_eq!(in_time("all have had their turns", futures::future::join_all(users)).await, [4; 6]);
-    assert!(product.audit("crash").await.is_empty());
-    assert!(!product.audit("sleep").await.is_empty(), "some slept");
+    assert_eq!(with_deadline("all have had their turns", futures::future::join_all(users)).await, [4; 6]);
+    assert!(product.audit_rows("crash").await.is_empty());
+    assert!(!product.audit_rows("sleep").await.is_empty(), "some slept");
 }
 
 #[tokio::test]
 async fn a_product_sets_its_own_time_and_nothing_means_never() {
-    let place = drowsy("1");
+    let place = deployment_with_idle_threshold("1");
     let (orchestrator, product) = place.start_with_product().await;
     let never = orchestrator.register("never", json!({"idle_sleep_threshold_s": 0})).await;
     let later = orchestrator.register("later", json!({"idle_sleep_threshold_s": 3600})).await;
     let engines = [never.engine("ada").await, later.engine("ada").await];
-    until_a_newcomer_sleeps(&product, "bob").await;
-    until_a_newcomer_sleeps(&product, "bob").await;
+    wait_until_newcomer_sleeps(&product, "bob").await;
+    wait_until_newcomer_sleeps(&product, "bob").await;
     for (product, engine) in [&never, &later].into_iter().zip(&engines) {
         assert_eq!(product.status("ada").await, "running");
         assert!(place.process_of(engine).is_some());

@@ -5,39 +5,41 @@ use std::fs;
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Fault, Refusal, Reply, StrictProvider, Usage};
+use strict_provider::{Fault, MockProvider, Refusal, Reply, Usage};
 
-use crate::support::http::ask;
-use crate::support::{Ended, Engine, Fleet, LoneEngine, eventually};
+use crate::support::http::send;
+use crate::support::{Engine, Fleet, ProgramExit, StandaloneEngine, eventually};
 
 /// The journal of a task, by the environment of the engine.
-async fn journal(place: &LoneEngine, task: &str) -> Ended {
-    place.home.run(&["engine", "journal", task], &place.variables).ended().await
+async fn journal(place: &StandaloneEngine, task: &str) -> ProgramExit {
+    place.test_env.run(&["engine", "journal", task], &place.variables).wait().await
 }
 
 /// Runs a turn that may come to wait for a person.
-async fn begins(engine: &Engine, message: &str) {
+async fn run_turn(engine: &Engine, message: &str) {
     let body = json!({"task_id": "task", "message": message, "direct": true});
     let answer = engine.request(Method::POST, "/execute").json(&body).send().await.unwrap();
     assert_eq!(answer.status(), 200);
 }
 
 /// Waits until the task is at `status`.
-async fn comes_to(engine: &Engine, status: &str) {
+async fn wait_for_task_status(engine: &Engine, status: &str) {
     eventually(&format!("the task is {status}"), async || {
-        let tasks = ask(engine.request(Method::GET, "/tasks")).await.ok("tasks:array total:int");
+        let tasks = send(engine.request(Method::GET, "/tasks")).await.assert_ok("tasks:array total:int");
         (tasks["tasks"][0]["status"] == status).then_some(())
     })
     .await;
 }
 
-async fn answers(engine: &Engine, body: &Value) {
-    ask(engine.request(Method::POST, "/hitl/respond").json(body)).await.ok("status:text request_id:text");
+async fn respond(engine: &Engine, body: &Value) {
+    send(engine.request(Method::POST, "/hitl/respond").json(body))
+        .await
+        .assert_ok("status:text request_id:text");
 }
 
 /// The text with `X` for what differs from run to run: ids, times and durations.
-fn steady(text: &str) -> String {
-    let mut steady = String::new();
+fn normalize(text: &str) -> String {
+    let mut normalize = String::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         let words = words.iter().enumerate().map(|(index, word)| {
@@ -52,15 +54,15 @@ fn steady(text: &str) -> String {
                 None => (*word).to_owned(),
             }
         });
-        steady += &words.collect::<Vec<_>>().join(" ");
-        steady.push('\n');
+        normalize += &words.collect::<Vec<_>>().join(" ");
+        normalize.push('\n');
     }
-    steady
+    normalize
 }
 
 #[tokio::test]
 async fn a_person_reads_what_happened_also_while_the_engine_runs() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let tokens = |reply: Reply| reply.usage(Usage { input: Some(100), output: Some(20), ..Usage::default() });
     provider.enqueue_all([
         tokens(
@@ -69,23 +71,23 @@ async fn a_person_reads_what_happened_also_while_the_engine_runs() {
                 .tool_use("read_file", json!({"path": "missing"})),
         ),
         tokens(Reply::new().tool_use("write_file", json!({"path": "a\u{9b}2J", "content": "x".repeat(300)}))),
-        tokens(Reply::of_text("Done.")),
-        Reply::of_fault(Fault::refuse(Refusal::Unauthorized)),
+        tokens(Reply::from_text("Done.")),
+        Reply::from_fault(Fault::refuse(Refusal::Unauthorized)),
         tokens(Reply::new().tool_use("ask_user", json!({"question": "Which?", "options": ["one", "two"]}))),
     ]);
-    let place = LoneEngine::new().with_provider("anthropic", &provider);
+    let place = StandaloneEngine::new().with_provider("anthropic", &provider);
     let (program, engine) = place.start().await;
-    begins(&engine, "Write a file.").await;
-    comes_to(&engine, "paused").await;
-    answers(&engine, &json!({"task_id": "task", "answer": "no", "feedback": "not that\u{202e} one"})).await;
-    comes_to(&engine, "idle").await;
-    begins(&engine, "And now?").await;
-    comes_to(&engine, "idle").await;
-    begins(&engine, "Ask me.").await;
-    comes_to(&engine, "paused").await;
+    run_turn(&engine, "Write a file.").await;
+    wait_for_task_status(&engine, "paused").await;
+    respond(&engine, &json!({"task_id": "task", "answer": "no", "feedback": "not that\u{202e} one"})).await;
+    wait_for_task_status(&engine, "idle").await;
+    run_turn(&engine, "And now?").await;
+    wait_for_task_status(&engine, "idle").await;
+    run_turn(&engine, "Ask me.").await;
+    wait_for_task_status(&engine, "paused").await;
 
-    let running = journal(&place, "task").await.well();
-    insta::assert_snapshot!(steady(&running), @r#"
+    let running = journal(&place, "task").await.assert_success();
+    insta::assert_snapshot!(normalize(&running), @r#"
     turn_X  opened X  completed (end_turn)
       X  opened    “Write a file.”
       X  answered  claude-sonnet-4-5  100+20 tokens  “I look.\u{1b}[2J\nThen I write.”  read_file {"path":"missing"}
@@ -108,64 +110,65 @@ async fn a_person_reads_what_happened_also_while_the_engine_runs() {
       X  intended  ask_user {"options":["one","two"],"question":"Which?"}
       X  asked     question  ask_user  “Which?”  of “one” “two”
     "#);
-    program.end(Signal::TERM).await.well();
-    assert_eq!(journal(&place, "task").await.well(), running, "the engine need not run");
+    program.signal_and_wait(Signal::TERM).await.assert_success();
+    assert_eq!(journal(&place, "task").await.assert_success(), running, "the engine need not run");
 }
 
 #[tokio::test]
 async fn a_task_that_there_is_not_is_told_with_those_that_there_are() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let (program, engine) = place.start().await;
-    let none = journal(&place, "other").await.refused(1, &["there is no task `other`"]);
+    let none = journal(&place, "other").await.assert_failure(1, &["there is no task `other`"]);
     assert!(!none.contains("last that ran"), "{none}");
     for number in 0..11 {
-        engine.execute(&format!("task {number}"), "Hello!").await.rest().await;
+        engine.execute(&format!("task {number}"), "Hello!").await.collect().await;
     }
-    engine.execute("odd\n\u{1b}[2J", "Hello!").await.rest().await;
-    let told =
-        journal(&place, "other").await.refused(1, &["last that ran:\n  odd\\n\\u{1b}[2J\n  task 10\n"]);
+    engine.execute("odd\n\u{1b}[2J", "Hello!").await.collect().await;
+    let told = journal(&place, "other")
+        .await
+        .assert_failure(1, &["last that ran:\n  odd\\n\\u{1b}[2J\n  task 10\n"]);
     assert_eq!(told.lines().count(), 11, "ten are named: {told}");
     // Any task can be asked for as it was named.
-    journal(&place, "odd\n\u{1b}[2J").await.well();
-    program.end(Signal::TERM).await.well();
+    journal(&place, "odd\n\u{1b}[2J").await.assert_success();
+    program.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
 #[tokio::test]
 async fn what_is_no_brain_is_refused_and_left_as_it_is() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let brain = place.brain();
     let missing = journal(&place, "task").await;
-    missing.refused(2, &["brain.sqlite cannot be opened", "No such file"]);
+    missing.assert_failure(2, &["brain.sqlite cannot be opened", "No such file"]);
     assert!(!brain.exists(), "nothing is made");
     fs::write(&brain, "no database, but long enough to be taken for one".repeat(40)).unwrap();
-    journal(&place, "task").await.refused(1, &["damaged or not a brain"]);
+    journal(&place, "task").await.assert_failure(1, &["damaged or not a brain"]);
     fs::remove_file(&brain).unwrap();
     rusqlite::Connection::open(&brain).unwrap().execute_batch("CREATE TABLE tasks (id)").unwrap();
-    journal(&place, "task").await.refused(2, &["is not a brain"]);
-    let nameless = place.home.run(&["engine", "journal", "task"], &std::collections::BTreeMap::new());
-    nameless.ended().await.refused(2, &["--brain", "--user"]);
-    journal(&place, "").await.refused(2, &["the task: must be 1 to 1,024 bytes"]);
+    journal(&place, "task").await.assert_failure(2, &["is not a brain"]);
+    let nameless = place.test_env.run(&["engine", "journal", "task"], &std::collections::BTreeMap::new());
+    nameless.wait().await.assert_failure(2, &["--brain", "--user"]);
+    journal(&place, "").await.assert_failure(2, &["the task: must be 1 to 1,024 bytes"]);
 }
 
 #[tokio::test]
 async fn the_brain_of_a_user_is_found() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
-    engine.execute("task", "Hello, journal!").await.rest().await;
-    product.stop("ada").await.ok("status:text");
+    engine.execute("task", "Hello, journal!").await.collect().await;
+    product.stop("ada").await.assert_ok("status:text");
     let folder = fleet.folder().to_str().unwrap();
     let arguments = ["engine", "journal", "task", "--dir", folder, "--user"];
-    let of = |user| fleet.home.run(&[&arguments[..], &[user]].concat(), &fleet.variables).ended();
-    let told = of("ada").await.well();
+    let of = |user| fleet.test_env.run(&[&arguments[..], &[user]].concat(), &fleet.variables).wait();
+    let told = of("ada").await.assert_success();
     assert!(told.contains("“Hello, journal!”") && told.contains("completed (end_turn)"), "{told}");
     assert_eq!(product.status("ada").await, "stopped", "the engine is not woken");
-    of("bob").await.refused(1, &["bob's engine cannot be found", "ENGINE_NOT_FOUND"]);
+    of("bob").await.assert_failure(1, &["bob's engine cannot be found", "ENGINE_NOT_FOUND"]);
 
     let brain = fleet.engine_folder(&engine.id).join("brain.sqlite");
-    up.end(Signal::TERM).await.well();
-    of("ada").await.refused(1, &["roundhouse up", "--brain"]);
+    up.signal_and_wait(Signal::TERM).await.assert_success();
+    of("ada").await.assert_failure(1, &["roundhouse up", "--brain"]);
     let arguments = ["engine", "journal", "task", "--brain", brain.to_str().unwrap()];
-    assert_eq!(fleet.home.run(&arguments, &fleet.variables).ended().await.well(), told);
+    assert_eq!(fleet.test_env.run(&arguments, &fleet.variables).wait().await.assert_success(), told);
 }

@@ -4,62 +4,62 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use strict_provider::{CapturedRequest, Gate, Reply};
 
-use crate::support::http::ask;
-use crate::support::model::reached;
-use crate::support::turn::completed;
-use crate::support::{Rig, assert_fields, eventually};
+use crate::support::engine_fixture::wait_gate_reached;
+use crate::support::http::send;
+use crate::support::turn::assert_completed;
+use crate::support::{EngineFixture, assert_fields, eventually};
 
 const QUESTION: &str = "What is the capital of Australia?";
 const FEEDBACK: &str = "status:text feedback_id:text";
 const BATCH: &str = "status:text batch_id:text trajectory_count:int";
 
 /// A model that does as it is taught, drafts lessons and judges fairly.
-fn pupil(request: &CapturedRequest) -> Reply {
+fn learning_model(request: &CapturedRequest) -> Reply {
     let system = request.body["system"].to_string();
     let messages = request.body["messages"].to_string();
     if system.contains("into a lesson") {
-        return Reply::of_text(r#"{"lesson": "The capital of Australia is Canberra.", "merges": null}"#);
+        return Reply::from_text(r#"{"lesson": "The capital of Australia is Canberra.", "merges": null}"#);
     }
     if system.contains("You judge whether") {
-        return Reply::of_text(r#"{"passed": true, "reason": "It is so."}"#);
+        return Reply::from_text(r#"{"passed": true, "reason": "It is so."}"#);
     }
     let last = request.body["messages"].as_array().unwrap().last().unwrap()["content"].to_string();
-    Reply::of_text(match (last.contains("Australia?"), messages.contains("Canberra")) {
+    Reply::from_text(match (last.contains("Australia?"), messages.contains("Canberra")) {
         (true, true) => "Canberra.",
         (true, false) => "Sydney.",
         _ => "As ever.",
     })
 }
 
-async fn lessons(rig: &Rig) -> Vec<Value> {
-    let answer = ask(rig.engine.request(Method::GET, "/memory/lessons")).await.ok("lessons:array");
+async fn lessons(rig: &EngineFixture) -> Vec<Value> {
+    let answer = send(rig.engine.request(Method::GET, "/memory/lessons")).await.assert_ok("lessons:array");
     answer["lessons"].as_array().unwrap().clone()
 }
 
-async fn says(rig: &Rig, task: &str, message: &str) -> String {
-    completed(&rig.engine.tell(task, message).await).to_owned()
+async fn run_turn_text(rig: &EngineFixture, task: &str, message: &str) -> String {
+    assert_completed(&rig.engine.run_turn(task, message).await).to_owned()
 }
 
-async fn correct(rig: &Rig, task: &str, text: &str) {
+async fn correct(rig: &EngineFixture, task: &str, text: &str) {
     let body = json!({"task_id": task, "feedback_type": "correction", "correction_text": text});
-    let answer = rig.engine.post("/feedback", &body).await.ok(FEEDBACK);
+    let answer = rig.engine.post("/feedback", &body).await.assert_ok(FEEDBACK);
     assert_eq!(answer["status"], "recorded");
     assert!(answer["feedback_id"].as_str().unwrap().starts_with("fb-"), "{answer}");
 }
 
 #[tokio::test]
 async fn feedback_is_recorded_by_its_rules_and_a_correction_holds_from_the_next_turn_on() {
-    let rig = Rig::new([]).await;
-    rig.provider.set_responder(pupil);
-    assert_eq!(says(&rig, "task", QUESTION).await, "Sydney.");
+    let rig = EngineFixture::new([]).await;
+    rig.provider.set_responder(learning_model);
+    assert_eq!(run_turn_text(&rig, "task", QUESTION).await, "Sydney.");
     for body in [
         json!({"task_id": "task", "feedback_type": "rating", "rating": 2}),
         json!({"task_id": "task", "feedback_type": "rating"}),
         json!({"task_id": "task", "feedback_type": "error_report", "comment": "Wrong."}),
     ] {
-        rig.engine.post("/feedback", &body).await.ok(FEEDBACK);
+        rig.engine.post("/feedback", &body).await.assert_ok(FEEDBACK);
     }
-    assert_eq!(says(&rig, "task", QUESTION).await, "Sydney.", "a rating changes nothing");
+    assert_eq!(run_turn_text(&rig, "task", QUESTION).await, "Sydney.", "a rating changes nothing");
     for body in [
         json!({"task_id": "task", "feedback_type": "correction"}),
         json!({"task_id": "task", "feedback_type": "correction", "correction_text": "  "}),
@@ -67,40 +67,40 @@ async fn feedback_is_recorded_by_its_rules_and_a_correction_holds_from_the_next_
         json!({"task_id": "task", "feedback_type": "applause"}),
         json!({"feedback_type": "rating"}),
     ] {
-        rig.engine.post("/feedback", &body).await.refused(400, "INVALID_REQUEST");
+        rig.engine.post("/feedback", &body).await.assert_error(400, "INVALID_REQUEST");
     }
     let unknown = json!({"task_id": "nobody", "feedback_type": "rating"});
-    rig.engine.post("/feedback", &unknown).await.refused(404, "TASK_NOT_FOUND");
+    rig.engine.post("/feedback", &unknown).await.assert_error(404, "TASK_NOT_FOUND");
 
     correct(&rig, "task", "It is Canberra.").await;
-    assert_eq!(says(&rig, "task", QUESTION).await, "Canberra.");
-    rig.told().has(&["What the user taught you", "It is Canberra.", QUESTION]);
-    assert_eq!(says(&rig, "another", QUESTION).await, "Canberra.");
-    rig.told().has(&["What the user taught you", "It is Canberra.", QUESTION]);
+    assert_eq!(run_turn_text(&rig, "task", QUESTION).await, "Canberra.");
+    rig.last_messages().assert_contains(&["What the user taught you", "It is Canberra.", QUESTION]);
+    assert_eq!(run_turn_text(&rig, "another", QUESTION).await, "Canberra.");
+    rig.last_messages().assert_contains(&["What the user taught you", "It is Canberra.", QUESTION]);
 }
 
 #[tokio::test]
 async fn a_batch_killed_in_its_middle_ends_once_and_its_lesson_is_listed_and_undone() {
-    let rig = Rig::new([]).await;
-    rig.provider.set_responder(pupil);
-    assert_eq!(says(&rig, "song", "Sing me a song.").await, "As ever.");
-    assert_eq!(says(&rig, "task", QUESTION).await, "Sydney.");
+    let rig = EngineFixture::new([]).await;
+    rig.provider.set_responder(learning_model);
+    assert_eq!(run_turn_text(&rig, "song", "Sing me a song.").await, "As ever.");
+    assert_eq!(run_turn_text(&rig, "task", QUESTION).await, "Sydney.");
     correct(&rig, "task", "It is Canberra.").await;
     let gate = Gate::new();
     let held = gate.clone();
     rig.provider.set_responder(move |request| match request.body["system"].to_string() {
-        system if system.contains("You judge whether") => pupil(request).hold(0, &held),
-        _ => pupil(request),
+        system if system.contains("You judge whether") => learning_model(request).hold(0, &held),
+        _ => learning_model(request),
     });
-    let started = rig.engine.post("/admin/lc/trigger", &json!({})).await.ok(BATCH);
+    let started = rig.engine.post("/admin/lc/trigger", &json!({})).await.assert_ok(BATCH);
     assert_eq!((&started["status"], &started["trajectory_count"]), (&json!("started"), &json!(2)));
-    reached(&gate).await;
-    let quiesced = rig.engine.control("quiesce", json!({})).await.ok("result:object");
+    wait_gate_reached(&gate).await;
+    let quiesced = rig.engine.control("quiesce", json!({})).await.assert_ok("result:object");
     assert_eq!(quiesced["result"]["quiesced"], false);
-    let again = rig.engine.post("/admin/lc/trigger", &json!({})).await.ok(BATCH);
+    let again = rig.engine.post("/admin/lc/trigger", &json!({})).await.assert_ok(BATCH);
     assert_eq!(again, started, "one is under way at a time");
 
-    rig.provider.set_responder(pupil);
+    rig.provider.set_responder(learning_model);
     let rig = rig.kill_and_start().await;
     let learned = eventually("the batch has ended", async || {
         let learned = lessons(&rig).await;
@@ -120,14 +120,18 @@ async fn a_batch_killed_in_its_middle_ends_once_and_its_lesson_is_listed_and_und
         .map(|verdict| (&verdict["check"], &verdict["passed"]))
         .collect();
     assert_eq!(checks, [(&json!("corrected"), &json!(true)), (&json!("unharmed"), &json!(true))]);
-    assert_eq!(says(&rig, "new", QUESTION).await, "Canberra.");
-    rig.told().has(&["The capital of Australia is Canberra."]).lacks(&["It is Canberra."]);
+    assert_eq!(run_turn_text(&rig, "new", QUESTION).await, "Canberra.");
+    rig.last_messages()
+        .assert_contains(&["The capital of Australia is Canberra."])
+        .assert_lacks(&["It is Canberra."]);
 
     let path = format!("/memory/lessons/{}", learned[0]["id"].as_str().unwrap());
-    let deleted = ask(rig.engine.request(Method::DELETE, &path)).await.ok("status:text");
+    let deleted = send(rig.engine.request(Method::DELETE, &path)).await.assert_ok("status:text");
     assert_eq!(deleted["status"], "deleted");
-    ask(rig.engine.request(Method::DELETE, &path)).await.refused(404, "NOT_FOUND");
+    send(rig.engine.request(Method::DELETE, &path)).await.assert_error(404, "NOT_FOUND");
     assert_eq!(lessons(&rig).await, Vec::<Value>::new());
-    assert_eq!(says(&rig, "newer", QUESTION).await, "Canberra.", "the correction holds");
-    rig.told().has(&["It is Canberra."]).lacks(&["The capital of Australia is Canberra."]);
+    assert_eq!(run_turn_text(&rig, "newer", QUESTION).await, "Canberra.", "the correction holds");
+    rig.last_messages()
+        .assert_contains(&["It is Canberra."])
+        .assert_lacks(&["The capital of Australia is Canberra."]);
 }

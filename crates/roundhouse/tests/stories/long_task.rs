@@ -7,25 +7,25 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use strict_provider::Reply;
 
-use crate::support::calls::{message, with};
-use crate::support::http::ask;
-use crate::support::memory::{forget_peak, is_large, memory, thrifty};
-use crate::support::{Rig, eventually};
+use crate::support::engine_calls::{direct_message, with_fields};
+use crate::support::http::send;
+use crate::support::process_memory::{is_large_run, memory_and_peak_mib, reset_peak, with_immediate_purge};
+use crate::support::{EngineFixture, eventually};
 
 const MIB: usize = 1 << 20;
 /// How much a tool has given in each turn, in bytes.
-const OUTPUT: usize = 56 * 1024;
+const TOOL_OUTPUT_BYTES: usize = 56 * 1024;
 /// After how many turns the conversation was shortened each time, and how many messages a turn is.
-const SHORTENED: usize = 4;
-const MESSAGES: usize = 4;
-const AT: &str = "2026-01-01T00:00:00.000Z";
+const TURNS_PER_COMPACTION: usize = 4;
+const MESSAGES_PER_TURN: usize = 4;
+const CREATED_AT: &str = "2026-01-01T00:00:00.000Z";
 
 fn id(prefix: &str, n: usize) -> String {
     format!("{prefix}{n:032x}")
 }
 
 /// The message that began a turn.
-fn asked(turn: usize) -> String {
+fn user_message_id(turn: usize) -> String {
     id("msg_", turn * 3)
 }
 
@@ -38,14 +38,14 @@ fn steps(turn: usize) -> Vec<Value> {
         "input": {"path": format!("{turn}.txt")},
     });
     let mut steps = vec![json!({
-        "step": "opened", "message_id": asked(turn), "message": format!("What is in file {turn}?"),
+        "step": "opened", "message_id": user_message_id(turn), "message": format!("What is in file {turn}?"),
         "options": {"max_turns": 50, "super_thinking": false, "direct": true},
     })];
-    if turn > 0 && turn.is_multiple_of(SHORTENED) {
+    if turn > 0 && turn.is_multiple_of(TURNS_PER_COMPACTION) {
         let instead = json!({"instead": "summary", "text": format!("The files up to {turn} are long.")});
-        steps.push(json!({"step": "compacted", "covers": turn * MESSAGES, "instead": instead}));
+        steps.push(json!({"step": "compacted", "covers": turn * MESSAGES_PER_TURN, "instead": instead}));
     }
-    let output = format!("file {turn}: {}", "word ".repeat(OUTPUT / 5));
+    let output = format!("file {turn}: {}", "word ".repeat(TOOL_OUTPUT_BYTES / 5));
     let answer = |blocks: Value| json!({"blocks": blocks, "usage": usage});
     steps.extend([
         json!({"step": "answered", "message_id": id("msg_", turn * 3 + 1), "model": "m", "answer": answer(json!([call]))}),
@@ -63,18 +63,18 @@ fn steps(turn: usize) -> Vec<Value> {
 /// An export of a task with so many turns, piece by piece.
 fn document(turns: usize) -> impl Iterator<Item = Bytes> + Send + 'static {
     let task = json!({
-        "task_id": "long", "created_at": AT, "updated_at": AT, "message_count": turns * MESSAGES, "working_memory": {},
+        "task_id": "long", "created_at": CREATED_AT, "updated_at": CREATED_AT, "message_count": turns * MESSAGES_PER_TURN, "working_memory": {},
     });
     let turn = |n: usize| {
         json!({
-            "turn_id": id("turn_", n), "task_id": "long", "message_id": asked(n), "opened_at": AT, "ended_at": AT,
+            "turn_id": id("turn_", n), "task_id": "long", "message_id": user_message_id(n), "opened_at": CREATED_AT, "ended_at": CREATED_AT,
             "taken_in": true,
         })
     };
     let step = |turn: usize| {
         let records = steps(turn).into_iter().enumerate().map(move |(at, step)| {
             let ts = 1_767_225_600_000_u64 + u64::try_from(turn * 10 + at).unwrap();
-            json!({"turn_id": id("turn_", turn), "at": AT, "ts": ts, "step": step}).to_string()
+            json!({"turn_id": id("turn_", turn), "at": CREATED_AT, "ts": ts, "step": step}).to_string()
         });
         records.collect::<Vec<_>>().join(",\n")
     };
@@ -91,20 +91,20 @@ fn document(turns: usize) -> impl Iterator<Item = Bytes> + Send + 'static {
 }
 
 /// An engine with a task that has run for long, freshly started.
-async fn with_long_task(turns: usize) -> Rig {
-    let rig = Rig::of("anthropic", [], thrifty).await;
+async fn with_long_task(turns: usize) -> EngineFixture {
+    let rig = EngineFixture::with_setup("anthropic", [], with_immediate_purge).await;
     let body =
         reqwest::Body::wrap_stream(futures::stream::iter(document(turns).map(Ok::<_, std::io::Error>)));
-    let answer = ask(rig.engine.request(Method::POST, "/memory/import").body(body)).await;
+    let answer = send(rig.engine.request(Method::POST, "/memory/import").body(body)).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let rig = rig.stop_and_start().await;
-    rig.engine.tell("plain", "Hi!").await;
+    rig.engine.run_turn("plain", "Hi!").await;
     rig
 }
 
 /// How large the journal is, and how many MiB a turn or a page may take beyond what the engine has when it is idle.
 fn sizes() -> (usize, usize) {
-    if is_large() { (120 * MIB / OUTPUT, 64) } else { (24 * MIB / OUTPUT, 20) }
+    if is_large_run() { (120 * MIB / TOOL_OUTPUT_BYTES, 64) } else { (24 * MIB / TOOL_OUTPUT_BYTES, 20) }
 }
 
 #[tokio::test]
@@ -113,29 +113,36 @@ async fn a_turn_of_a_task_that_has_run_for_years_takes_what_its_model_is_sent() 
     let rig = with_long_task(turns).await;
     // The first one reads the journal, and the next ones go on from what that has left.
     for round in 0..3 {
-        let idle = forget_peak(&rig.program);
+        let idle = reset_peak(&rig.program);
         let begun = std::time::Instant::now();
-        rig.engine.tell("long", &format!("And now {round}?")).await;
-        let (took, (_, peak)) = (begun.elapsed(), memory(&rig.program));
+        rig.engine.run_turn("long", &format!("And now {round}?")).await;
+        let (took, (_, peak)) = (begun.elapsed(), memory_and_peak_mib(&rig.program));
         eprintln!("turn {round}: {took:?}, {idle} MiB became {peak} MiB");
         assert!(peak <= idle + most, "turn {round}: {idle} MiB became {peak} MiB");
         let last = format!("What is in file {}?", turns - 1);
-        let summary = format!("The files up to {} are long.", (turns - 1) / SHORTENED * SHORTENED);
-        let told = rig.told();
-        told.has(&[&summary, &last, &format!("And now {round}?")]).lacks(&["What is in file 0?"]);
+        let summary = format!(
+            "The files up to {} are long.",
+            (turns - 1) / TURNS_PER_COMPACTION * TURNS_PER_COMPACTION
+        );
+        let told = rig.last_messages();
+        told.assert_contains(&[&summary, &last, &format!("And now {round}?")])
+            .assert_lacks(&["What is in file 0?"]);
     }
     // Also once it is killed.
     let rig = rig.kill_and_start().await;
-    rig.engine.tell("long", "And after all?").await;
-    rig.told().has(&["And now 2?", "And after all?"]);
+    rig.engine.run_turn("long", "And after all?").await;
+    rig.last_messages().assert_contains(&["And now 2?", "And after all?"]);
 
     // Whoever goes back behind what is kept finds the conversation as it was.
-    let edit = with(message("long", "What is in the second one?"), json!({"edit_message_id": asked(1)}));
-    rig.provider.enqueue_all([Reply::of_text("Words.")]);
-    rig.engine.tell_with(&edit).await;
-    rig.told()
-        .has(&["What is in file 0?", "What is in the second one?"])
-        .lacks(&["What is in file 1?", "are long."]);
+    let edit = with_fields(
+        direct_message("long", "What is in the second one?"),
+        json!({"edit_message_id": user_message_id(1)}),
+    );
+    rig.provider.enqueue_all([Reply::from_text("Words.")]);
+    rig.engine.run_turn_with(&edit).await;
+    rig.last_messages()
+        .assert_contains(&["What is in file 0?", "What is in the second one?"])
+        .assert_lacks(&["What is in file 1?", "are long."]);
     assert_eq!(rig.engine.messages("long").await.len(), 5);
 }
 
@@ -143,37 +150,40 @@ async fn a_turn_of_a_task_that_has_run_for_years_takes_what_its_model_is_sent() 
 async fn a_task_that_has_run_for_years_is_listed_page_by_page() {
     let (turns, most) = sizes();
     let rig = with_long_task(turns).await;
-    let idle = forget_peak(&rig.program);
+    let idle = reset_peak(&rig.program);
     let (mut pages, mut query) = (Vec::new(), "?limit=6".to_owned());
     while pages.len() < 4 {
         let page = rig.engine.get(&format!("/tasks/long{query}")).await;
         let link = page.headers["link"].to_str().unwrap().to_owned();
-        let page = page.ok("messages:array")["messages"].as_array().unwrap().clone();
+        let page = page.assert_ok("messages:array")["messages"].as_array().unwrap().clone();
         assert_eq!(page.len(), 6);
         query = link.strip_prefix('<').unwrap().strip_suffix(r#">; rel="next""#).unwrap().to_owned();
         pages.push(page);
     }
-    let (_, peak) = memory(&rig.program);
+    let (_, peak) = memory_and_peak_mib(&rig.program);
     eprintln!("pages: {idle} MiB became {peak} MiB");
     assert!(peak <= idle + most, "{idle} MiB became {peak} MiB");
 
     // Together they are the end of the whole.
     let all = rig.engine.messages("long").await;
-    let joined: Vec<Value> = pages.into_iter().rev().flatten().collect();
-    assert_eq!(joined, all[all.len() - 24..]);
-    assert!(joined[23]["content"].as_str().unwrap().contains("Words, in"));
+    let waiters: Vec<Value> = pages.into_iter().rev().flatten().collect();
+    assert_eq!(waiters, all[all.len() - 24..]);
+    assert!(waiters[23]["content"].as_str().unwrap().contains("Words, in"));
 
     let first = &all[2]["message_id"].as_str().unwrap();
     let page = rig.engine.get(&format!("/tasks/long?limit=9&before={first}")).await;
     assert_eq!(page.headers.get("link"), None, "there are no older ones");
-    assert_eq!(page.ok("messages:array")["messages"], json!(all[..2]));
+    assert_eq!(page.assert_ok("messages:array")["messages"], json!(all[..2]));
     for query in ["before=msg_0", "before=x&limit=3"] {
         let answer = rig.engine.get(&format!("/tasks/long?{query}")).await;
-        assert!(answer.refused(404, "MESSAGE_NOT_FOUND").contains("before"), "{query}");
+        assert!(answer.assert_error(404, "MESSAGE_NOT_FOUND").contains("before"), "{query}");
     }
     for query in ["limit=0", "limit=1001", "limit=x"] {
         let answer = rig.engine.get(&format!("/tasks/long?{query}")).await;
-        assert!(answer.refused(400, "INVALID_REQUEST").contains("limit"), "{query}");
+        assert!(answer.assert_error(400, "INVALID_REQUEST").contains("limit"), "{query}");
     }
-    eventually("memory is given back", async || (memory(&rig.program).0 <= idle + most).then_some(())).await;
+    eventually("memory is given back", async || {
+        (memory_and_peak_mib(&rig.program).0 <= idle + most).then_some(())
+    })
+    .await;
 }

@@ -4,32 +4,32 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 use strict_provider::Reply;
 
-use crate::support::calls::{message, with};
-use crate::support::model::{PICTURE, WIRES};
-use crate::support::{LoneEngine, Rig};
+use crate::support::engine_calls::{direct_message, with_fields};
+use crate::support::engine_fixture::{PNG_BASE64, WIRES};
+use crate::support::{EngineFixture, StandaloneEngine};
 
 /// Another picture.
-const OTHER_PICTURE: &str = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
+const OTHER_IMAGE_BASE64: &str = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7";
 /// `%PDF-1.4`, and nothing else.
-const PDF: &str = "JVBERi0xLjQK";
+const PDF_BASE64: &str = "JVBERi0xLjQK";
 /// `Pears are green.`
-const PLAIN: &str = "UGVhcnMgYXJlIGdyZWVuLg==";
+const PLAIN_TEXT_BASE64: &str = "UGVhcnMgYXJlIGdyZWVuLg==";
 
 fn picture() -> Value {
-    json!({"type": "image", "media_type": "image/png", "data": PICTURE})
+    json!({"type": "image", "media_type": "image/png", "data": PNG_BASE64})
 }
 
 fn document() -> Value {
-    json!({"type": "document", "media_type": "application/pdf", "data": PDF, "name": "pears.pdf"})
+    json!({"type": "document", "media_type": "application/pdf", "data": PDF_BASE64, "name": "pears.pdf"})
 }
 
 /// A message with media.
-fn look(media: &[Value]) -> Value {
-    with(message("task", "What is this?"), json!({"media": media}))
+fn media_message(media: &[Value]) -> Value {
+    with_fields(direct_message("task", "What is this?"), json!({"media": media}))
 }
 
 /// The parts of this type in all messages of the newest request, without cache marks.
-fn parts(rig: &Rig, kind: &str) -> Vec<Value> {
+fn parts(rig: &EngineFixture, kind: &str) -> Vec<Value> {
     let request = rig.provider.requests().pop().unwrap().body;
     let messages = request["messages"].as_array().unwrap();
     let parts = messages.iter().filter_map(|message| message["content"].as_array()).flatten();
@@ -41,32 +41,32 @@ fn parts(rig: &Rig, kind: &str) -> Vec<Value> {
 }
 
 /// Asserts that the newest request holds the picture in the form of the wire, once.
-fn assert_picture(rig: &Rig, wire: &str) {
+fn assert_picture(rig: &EngineFixture, wire: &str) {
     if wire == "anthropic" {
-        let source = json!({"type": "base64", "media_type": "image/png", "data": PICTURE});
+        let source = json!({"type": "base64", "media_type": "image/png", "data": PNG_BASE64});
         assert_eq!(parts(rig, "image"), [json!({"type": "image", "source": source})]);
     } else {
         let images = parts(rig, "image_url");
         assert_eq!(images.len(), 1, "{images:?}");
-        assert_eq!(images[0]["image_url"]["url"], format!("data:image/png;base64,{PICTURE}"));
+        assert_eq!(images[0]["image_url"]["url"], format!("data:image/png;base64,{PNG_BASE64}"));
     }
 }
 
 /// Asserts that the newest request holds the document in the form of the wire, once.
-fn assert_document(rig: &Rig, wire: &str) {
+fn assert_document(rig: &EngineFixture, wire: &str) {
     if wire == "anthropic" {
-        let source = json!({"type": "base64", "media_type": "application/pdf", "data": PDF});
+        let source = json!({"type": "base64", "media_type": "application/pdf", "data": PDF_BASE64});
         let expected = json!({"type": "document", "source": source, "title": "pears.pdf"});
         assert_eq!(parts(rig, "document"), [expected]);
     } else {
-        let data = format!("data:application/pdf;base64,{PDF}");
+        let data = format!("data:application/pdf;base64,{PDF_BASE64}");
         let expected = json!({"type": "file", "file": {"filename": "pears.pdf", "file_data": data}});
         assert_eq!(parts(rig, "file"), [expected]);
     }
 }
 
 /// The rows of the brain's media.
-fn stored(place: &LoneEngine) -> i64 {
+fn stored_media_count(place: &StandaloneEngine) -> i64 {
     let brain = Connection::open_with_flags(place.brain(), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
     brain.query_row("SELECT count(*) FROM media", [], |row| row.get(0)).unwrap()
 }
@@ -74,14 +74,14 @@ fn stored(place: &LoneEngine) -> i64 {
 #[tokio::test]
 async fn a_picture_and_a_document_reach_the_model_in_its_form() {
     for wire in WIRES {
-        let rig = Rig::on(wire, []).await;
-        rig.engine.tell_with(&look(&[picture(), document()])).await;
+        let rig = EngineFixture::for_wire(wire, []).await;
+        rig.engine.run_turn_with(&media_message(&[picture(), document()])).await;
         assert_picture(&rig, wire);
         assert_document(&rig, wire);
         // They stand in the message with which they came.
         let request = rig.provider.requests().pop().unwrap().body;
         let last = request["messages"].as_array().unwrap().last().unwrap().to_string();
-        for part in ["What is this?", PICTURE, PDF] {
+        for part in ["What is this?", PNG_BASE64, PDF_BASE64] {
             assert!(last.contains(part), "{wire}: no {part:?} in: {last}");
         }
     }
@@ -90,14 +90,14 @@ async fn a_picture_and_a_document_reach_the_model_in_its_form() {
 #[tokio::test]
 async fn the_form_of_the_vendors_is_taken_too() {
     for wire in WIRES {
-        let rig = Rig::on(wire, []).await;
-        let picture = json!({"type": "base64", "media_type": "image/png", "data": PICTURE});
-        let pdf = json!({"type": "base64", "media_type": "application/pdf", "data": PDF});
+        let rig = EngineFixture::for_wire(wire, []).await;
+        let picture = json!({"type": "base64", "media_type": "image/png", "data": PNG_BASE64});
+        let pdf = json!({"type": "base64", "media_type": "application/pdf", "data": PDF_BASE64});
         let media = [
             json!({"type": "image", "source": picture}),
             json!({"type": "document", "source": pdf, "name": "pears.pdf"}),
         ];
-        rig.engine.tell_with(&look(&media)).await;
+        rig.engine.run_turn_with(&media_message(&media)).await;
         assert_picture(&rig, wire);
         assert_document(&rig, wire);
     }
@@ -106,15 +106,15 @@ async fn the_form_of_the_vendors_is_taken_too() {
 #[tokio::test]
 async fn texts_and_plain_documents_reach_the_model_as_text() {
     for wire in WIRES {
-        let rig = Rig::on(wire, []).await;
+        let rig = EngineFixture::for_wire(wire, []).await;
         let media = [
             json!({"type": "text", "text": "Apples are red."}),
-            json!({"type": "document", "media_type": "text/plain", "data": PLAIN}),
+            json!({"type": "document", "media_type": "text/plain", "data": PLAIN_TEXT_BASE64}),
             json!({"type": "document", "source": {"type": "text", "data": "Plums are blue."}}),
         ];
-        rig.engine.tell_with(&look(&media)).await;
+        rig.engine.run_turn_with(&media_message(&media)).await;
         for text in ["What is this?", "Apples are red.", "Pears are green.", "Plums are blue."] {
-            rig.told().has(&[text]);
+            rig.last_messages().assert_contains(&[text]);
         }
     }
 }
@@ -122,94 +122,94 @@ async fn texts_and_plain_documents_reach_the_model_as_text() {
 #[tokio::test]
 async fn what_the_model_cannot_take_is_refused_before_the_turn_begins() {
     for wire in WIRES {
-        let rig = Rig::on(wire, []).await;
+        let rig = EngineFixture::for_wire(wire, []).await;
         for (kind, media_type) in [
             ("image", "image/tiff"),
             ("image", "image/svg+xml"),
             ("document", "application/zip"),
             ("document", "video/mp4"),
         ] {
-            let block = json!({"type": kind, "media_type": media_type, "data": PLAIN});
+            let block = json!({"type": kind, "media_type": media_type, "data": PLAIN_TEXT_BASE64});
             // One that can be taken beside it does not help.
-            let answer = rig.engine.execute_refused(&look(&[picture(), block])).await;
-            let message = answer.refused(400, "INVALID_REQUEST");
+            let answer = rig.engine.post_execute(&media_message(&[picture(), block])).await;
+            let message = answer.assert_error(400, "INVALID_REQUEST");
             assert!(message.contains("media"), "{wire}: {message}");
         }
         assert_no_turn(&rig).await;
     }
 }
 
-async fn assert_no_turn(rig: &Rig) {
-    assert_eq!(rig.calls(), 0);
+async fn assert_no_turn(rig: &EngineFixture) {
+    assert_eq!(rig.model_calls(), 0);
     assert_eq!(rig.engine.tasks("").await, (Vec::new(), 0));
-    rig.engine.get("/execute/replay?task_id=task").await.refused(404, "TASK_NOT_FOUND");
+    rig.engine.get("/execute/replay?task_id=task").await.assert_error(404, "TASK_NOT_FOUND");
 }
 
 #[tokio::test]
 async fn malformed_media_are_refused() {
-    let rig = Rig::new([]).await;
-    let image = |fields: Value| with(json!({"type": "image"}), fields);
+    let rig = EngineFixture::new([]).await;
+    let image = |fields: Value| with_fields(json!({"type": "image"}), fields);
     let malformed = [
         image(json!({"media_type": "image/png", "data": "no base64"})),
-        image(json!({"media_type": "image/png", "data": &PICTURE[1..]})),
+        image(json!({"media_type": "image/png", "data": &PNG_BASE64[1..]})),
         image(json!({"media_type": "image/png", "data": ""})),
         image(json!({"media_type": "image/png"})),
-        image(json!({"data": PICTURE})),
-        image(json!({"media_type": "png", "data": PICTURE})),
+        image(json!({"data": PNG_BASE64})),
+        image(json!({"media_type": "png", "data": PNG_BASE64})),
         image(json!({"media_type": "image/png", "data": 7})),
         image(json!({"source": {"type": "base64", "media_type": "image/png", "data": "no base64"}})),
         image(json!({"source": {"type": "url", "url": "https://example.com/pear.png"}})),
         json!({"type": "text", "text": " "}),
-        json!({"type": "video", "media_type": "video/mp4", "data": PLAIN}),
-        json!({"media_type": "image/png", "data": PICTURE}),
+        json!({"type": "video", "media_type": "video/mp4", "data": PLAIN_TEXT_BASE64}),
+        json!({"media_type": "image/png", "data": PNG_BASE64}),
         json!("picture"),
     ];
     for block in malformed {
-        let answer = rig.engine.execute_refused(&look(&[block])).await;
-        assert!(answer.refused(400, "INVALID_REQUEST").contains("media"));
+        let answer = rig.engine.post_execute(&media_message(&[block])).await;
+        assert!(answer.assert_error(400, "INVALID_REQUEST").contains("media"));
     }
     let many = vec![json!({"type": "text", "text": "Look!"}); contract::content::MAX_CONTENT_BLOCKS + 1];
-    rig.engine.execute_refused(&look(&many)).await.refused(400, "INVALID_REQUEST");
-    let mut wordless = look(&[picture()]);
+    rig.engine.post_execute(&media_message(&many)).await.assert_error(400, "INVALID_REQUEST");
+    let mut wordless = media_message(&[picture()]);
     wordless["message"] = json!("");
-    rig.engine.execute_refused(&wordless).await.refused(400, "INVALID_REQUEST");
+    rig.engine.post_execute(&wordless).await.assert_error(400, "INVALID_REQUEST");
     assert_no_turn(&rig).await;
 }
 
 #[tokio::test]
 async fn the_same_picture_is_stored_once() {
-    let rig = Rig::new([]).await;
-    rig.engine.tell_with(&look(&[picture(), picture()])).await;
-    rig.engine.tell_with(&look(&[picture()])).await;
-    let mut other_task = look(&[picture()]);
+    let rig = EngineFixture::new([]).await;
+    rig.engine.run_turn_with(&media_message(&[picture(), picture()])).await;
+    rig.engine.run_turn_with(&media_message(&[picture()])).await;
+    let mut other_task = media_message(&[picture()]);
     other_task["task_id"] = json!("other");
-    rig.engine.tell_with(&other_task).await;
-    assert_eq!(stored(&rig.place), 1);
-    let other = json!({"type": "image", "media_type": "image/gif", "data": OTHER_PICTURE});
-    rig.engine.tell_with(&look(&[other])).await;
-    assert_eq!(stored(&rig.place), 2);
-    rig.told().has(&[PICTURE, PICTURE, PICTURE, OTHER_PICTURE]);
+    rig.engine.run_turn_with(&other_task).await;
+    assert_eq!(stored_media_count(&rig.setup), 1);
+    let other = json!({"type": "image", "media_type": "image/gif", "data": OTHER_IMAGE_BASE64});
+    rig.engine.run_turn_with(&media_message(&[other])).await;
+    assert_eq!(stored_media_count(&rig.setup), 2);
+    rig.last_messages().assert_contains(&[PNG_BASE64, PNG_BASE64, PNG_BASE64, OTHER_IMAGE_BASE64]);
 }
 
 #[tokio::test]
 async fn media_outlive_the_death_of_the_engine() {
     for wire in WIRES {
-        let rig = Rig::on(wire, [Reply::of_text("A pear.")]).await;
-        rig.engine.tell_with(&look(&[picture(), document()])).await;
+        let rig = EngineFixture::for_wire(wire, [Reply::from_text("A pear.")]).await;
+        rig.engine.run_turn_with(&media_message(&[picture(), document()])).await;
         let rig = rig.kill_and_start().await;
-        rig.engine.tell("task", "What colour is it?").await;
+        rig.engine.run_turn("task", "What colour is it?").await;
         assert_picture(&rig, wire);
         assert_document(&rig, wire);
-        rig.told().has(&["What is this?", "A pear.", "What colour is it?"]);
+        rig.last_messages().assert_contains(&["What is this?", "A pear.", "What colour is it?"]);
     }
 }
 
 #[tokio::test]
 async fn an_edited_message_brings_media_of_its_own() {
-    let rig = Rig::new([]).await;
-    let first = rig.engine.tell_with(&look(&[picture()])).await;
-    let other = json!({"type": "image", "media_type": "image/gif", "data": OTHER_PICTURE});
+    let rig = EngineFixture::new([]).await;
+    let first = rig.engine.run_turn_with(&media_message(&[picture()])).await;
+    let other = json!({"type": "image", "media_type": "image/gif", "data": OTHER_IMAGE_BASE64});
     let edit = json!({"edit_message_id": first[0].data["message_id"]});
-    rig.engine.tell_with(&with(look(&[other]), edit)).await;
-    rig.told().has(&[OTHER_PICTURE]).lacks(&[PICTURE]);
+    rig.engine.run_turn_with(&with_fields(media_message(&[other]), edit)).await;
+    rig.last_messages().assert_contains(&[OTHER_IMAGE_BASE64]).assert_lacks(&[PNG_BASE64]);
 }

@@ -3,25 +3,25 @@
 use serde_json::{Value, json};
 use strict_provider::Reply;
 
-use crate::support::http::ask_raw;
+use crate::support::http::send_raw;
 use crate::support::turn::of_kind;
-use crate::support::{LoneEngine, Rig, assert_fields, eventually};
+use crate::support::{EngineFixture, StandaloneEngine, assert_fields, eventually};
 
 /// What is known, as it is saved and listed.
 const KNOWLEDGE: &str =
     "id:text content:text source:text tags:array created_at:time valid_until?:time supersedes?:text";
 /// What a search of knowledge finds.
-const FOUND: &str = "id:text content:text source:text tags:array score:number created_at:time";
+const SEARCH_RESULT: &str = "id:text content:text source:text tags:array score:number created_at:time";
 
 #[tokio::test]
 async fn what_is_remembered_is_saved_found_listed_exported_and_deleted_by_its_methods() {
-    let rig = Rig::new([Reply::of_text("Otters it is.")]).await;
+    let rig = EngineFixture::new([Reply::from_text("Otters it is.")]).await;
     let engine = &rig.engine;
     let saved =
         engine.rpc_result("memory.save", json!({"content": "Otters eat crabs.", "tags": ["animals"]})).await;
     assert_fields(&saved, KNOWLEDGE);
     assert_eq!((&saved["source"], &saved["tags"]), (&json!("user"), &json!(["animals"])));
-    let events = engine.tell("task", "Tell me of otters.").await;
+    let events = engine.run_turn("task", "Tell me of otters.").await;
 
     // All that is remembered is searched: what is known, what became of turns, what was said.
     let found = engine.rpc_result("memory.search", json!({"query": "otters"})).await;
@@ -53,13 +53,13 @@ async fn what_is_remembered_is_saved_found_listed_exported_and_deleted_by_its_me
     assert_eq!(one["results"].as_array().unwrap().len(), 1);
 
     // A newer record takes an older one's place.
-    let renewed = json!({"content": "Otters eat fish.", "supersedes": saved["id"]});
-    let renewed = engine.rpc_result("memory.save", renewed).await;
-    assert_eq!(renewed["supersedes"], saved["id"]);
+    let start_with_new_master_key = json!({"content": "Otters eat fish.", "supersedes": saved["id"]});
+    let start_with_new_master_key = engine.rpc_result("memory.save", start_with_new_master_key).await;
+    assert_eq!(start_with_new_master_key["supersedes"], saved["id"]);
     let listed = engine.rpc_result("memory.list", json!({})).await;
     assert_fields(&listed, "knowledge:array total:int");
-    assert_eq!((&listed["knowledge"][0], &listed["total"]), (&renewed, &json!(2)));
-    assert_eq!(listed["knowledge"][1]["valid_until"], renewed["created_at"]);
+    assert_eq!((&listed["knowledge"][0], &listed["total"]), (&start_with_new_master_key, &json!(2)));
+    assert_eq!(listed["knowledge"][1]["valid_until"], start_with_new_master_key["created_at"]);
     let page = engine.rpc_result("memory.list", json!({"limit": 1, "offset": 1})).await;
     assert_eq!((&page["knowledge"][0]["id"], &page["total"]), (&saved["id"], &json!(2)));
 
@@ -67,9 +67,12 @@ async fn what_is_remembered_is_saved_found_listed_exported_and_deleted_by_its_me
     assert_eq!(document, engine.get("/memory/export").await.body);
     assert!(document["version"].is_u64(), "{document}");
 
-    let deleted = engine.rpc_result("memory.delete", json!({"id": renewed["id"]})).await;
+    let deleted = engine.rpc_result("memory.delete", json!({"id": start_with_new_master_key["id"]})).await;
     assert_eq!(deleted, json!({"status": "deleted"}));
-    engine.rpc("memory.delete", json!({"id": renewed["id"]})).await.refused_flat(400, "INVALID_REQUEST");
+    engine
+        .rpc("memory.delete", json!({"id": start_with_new_master_key["id"]}))
+        .await
+        .assert_flat_error(400, "INVALID_REQUEST");
     let bad = [
         ("memory.save", json!({"content": " "}), "content"),
         ("memory.save", json!({"content": "x", "tags": "animals"}), "tags"),
@@ -81,25 +84,25 @@ async fn what_is_remembered_is_saved_found_listed_exported_and_deleted_by_its_me
     ];
     for (method, params, named) in bad {
         let refused = engine.rpc(method, params).await;
-        assert!(refused.refused_flat(400, "INVALID_REQUEST").contains(named), "{method}");
+        assert!(refused.assert_flat_error(400, "INVALID_REQUEST").contains(named), "{method}");
     }
 }
 
 #[tokio::test]
 async fn knowledge_and_episodes_are_searched_listed_and_deleted() {
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     let engine = &rig.engine;
     assert_eq!(engine.get("/memory/knowledge").await.body, json!({"knowledge": [], "total": 0}));
     let mut saved = Vec::new();
     for number in 0..12 {
         let record = json!({"content": format!("Pear number {number} is green."), "tags": ["fruit"]});
-        saved.push(engine.post("/memory/knowledge", &record).await.ok(KNOWLEDGE));
+        saved.push(engine.post("/memory/knowledge", &record).await.assert_ok(KNOWLEDGE));
     }
     let search = async |body: Value| {
-        let found = engine.post("/memory/knowledge/search", &body).await.ok("results:array");
+        let found = engine.post("/memory/knowledge/search", &body).await.assert_ok("results:array");
         let found = found["results"].as_array().unwrap().clone();
         for found in &found {
-            assert_fields(found, FOUND);
+            assert_fields(found, SEARCH_RESULT);
         }
         found
     };
@@ -107,18 +110,18 @@ async fn knowledge_and_episodes_are_searched_listed_and_deleted() {
     assert_eq!(search(json!({"query": "pear", "limit": 100})).await.len(), 12);
     assert_eq!(search(json!({"query": "pear", "limit": 1})).await.len(), 1);
     for body in [json!({}), json!({"query": "pear", "limit": 0}), json!({"query": "pear", "limit": 101})] {
-        engine.post("/memory/knowledge/search", &body).await.refused(400, "INVALID_REQUEST");
+        engine.post("/memory/knowledge/search", &body).await.assert_error(400, "INVALID_REQUEST");
     }
-    let page = engine.get("/memory/knowledge?limit=2&offset=1").await.ok("knowledge:array total:int");
+    let page = engine.get("/memory/knowledge?limit=2&offset=1").await.assert_ok("knowledge:array total:int");
     assert_eq!(page, json!({"knowledge": [saved[10], saved[9]], "total": 12}));
 
     let path = format!("/memory/knowledge/{}", saved[3]["id"].as_str().unwrap());
-    assert_eq!(engine.delete(&path).await.ok("status:text"), json!({"status": "deleted"}));
-    engine.delete(&path).await.refused(404, "NOT_FOUND");
+    assert_eq!(engine.delete(&path).await.assert_ok("status:text"), json!({"status": "deleted"}));
+    engine.delete(&path).await.assert_error(404, "NOT_FOUND");
     let rig = rig.kill_and_start().await;
     assert_eq!(rig.engine.get("/memory/knowledge").await.body["total"], 11);
 
-    let events = rig.engine.tell("task", "Are pears green?").await;
+    let events = rig.engine.run_turn("task", "Are pears green?").await;
     let episodes = rig.engine.get("/memory/episodes").await.body;
     let [episode] = episodes["episodes"].as_array().unwrap().as_slice() else { panic!("one of {episodes}") };
     assert_fields(episode, "id:text task_id:text turn_id:turn content:text created_at:time");
@@ -132,62 +135,62 @@ async fn knowledge_and_episodes_are_searched_listed_and_deleted() {
         ("GET", "/memory/export"),
         ("POST", "/memory/import"),
     ] {
-        let answer = ask_raw(&rig.engine.url, &format!("{method} {path}"), &[], b"{").await;
-        answer.refused(401, "INVALID_ENGINE_KEY");
+        let answer = send_raw(&rig.engine.url, &format!("{method} {path}"), &[], b"{").await;
+        answer.assert_error(401, "INVALID_ENGINE_KEY");
     }
 }
 
 #[tokio::test]
 async fn what_was_exported_is_known_to_the_engine_that_imports_it() {
-    let rig = Rig::new([Reply::of_text("Nice to meet you, Ada.")]).await;
-    rig.engine.tell("task", "I am Ada.").await;
+    let rig = EngineFixture::new([Reply::from_text("Nice to meet you, Ada.")]).await;
+    rig.engine.run_turn("task", "I am Ada.").await;
     let knowledge = json!({"content": "The heron is the staging database."});
-    rig.engine.post("/memory/knowledge", &knowledge).await.ok(KNOWLEDGE);
+    rig.engine.post("/memory/knowledge", &knowledge).await.assert_ok(KNOWLEDGE);
     let skill = json!({"name": "rhyme", "prompt": "Rhyme."});
     assert_eq!(rig.engine.post("/skills/create", &skill).await.status, 200);
     let document = rig.engine.get("/memory/export").await.body;
     assert!(document["version"].is_u64(), "{document}");
 
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let (_program, other) = place.start().await;
-    other.tell("mine", "Hello!").await;
+    other.run_turn("mine", "Hello!").await;
     let import = async |query: &str| other.post(&format!("/memory/import{query}"), &document).await;
-    let merged = import("").await.ok("status:text mode:text counts:object");
+    let merged = import("").await.assert_ok("status:text mode:text counts:object");
     assert_eq!((&merged["status"], &merged["mode"]), (&json!("imported"), &json!("merge")));
     assert_eq!(other.messages("task").await, rig.engine.messages("task").await);
     assert_eq!((other.tasks("").await.1, other.messages("mine").await.len()), (2, 2));
     assert_eq!(other.get("/skills/rhyme").await.body["prompt"], "Rhyme.");
 
-    let replaced = import("?mode=replace").await.ok("status:text mode:text counts:object");
+    let replaced = import("?mode=replace").await.assert_ok("status:text mode:text counts:object");
     assert_eq!(replaced["mode"], "replace");
-    other.get("/tasks/mine").await.refused(404, "TASK_NOT_FOUND");
+    other.get("/tasks/mine").await.assert_error(404, "TASK_NOT_FOUND");
     assert_eq!(other.get("/memory/export").await.body, document);
-    import("?mode=forget").await.refused(400, "INVALID_REQUEST");
-    other.post("/memory/import", &json!({"version": 999})).await.refused(400, "INVALID_REQUEST");
+    import("?mode=forget").await.assert_error(400, "INVALID_REQUEST");
+    other.post("/memory/import", &json!({"version": 999})).await.assert_error(400, "INVALID_REQUEST");
     assert_eq!(other.get("/memory/export").await.body, document, "a refusal changes nothing");
 }
 
 #[tokio::test]
 async fn what_is_recalled_is_within_its_budget() {
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     for number in 0..40 {
         let content =
             format!("Pear number {number} is green. {}", format!("So is pear {number}. ").repeat(100));
         let record = json!({"content": content});
-        rig.engine.post("/memory/knowledge", &record).await.ok(KNOWLEDGE);
+        rig.engine.post("/memory/knowledge", &record).await.assert_ok(KNOWLEDGE);
     }
     let mut number = 0;
     // A search that takes too long, on a machine that is busy, recalls nothing.
     let told = eventually("something is recalled", async || {
         number += 1;
-        let events = rig.engine.tell(&format!("task-{number}"), "Which pear is green?").await;
+        let events = rig.engine.run_turn(&format!("task-{number}"), "Which pear is green?").await;
         let recalled = of_kind(&events, "working_memory_update")
             .into_iter()
             .any(|event| event.data["key"] == "recalled");
-        recalled.then(|| rig.told())
+        recalled.then(|| rig.last_messages())
     })
     .await;
-    told.has(&["pear", "Which pear is green?"]);
+    told.assert_contains(&["pear", "Which pear is green?"]);
     // A thousand tokens at most, of about four bytes each, and the message.
     assert!(told.0.len() < 6_000, "{} bytes", told.0.len());
 }

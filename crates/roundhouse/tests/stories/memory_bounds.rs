@@ -13,38 +13,38 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
-use crate::support::calls::{message, with};
-use crate::support::memory::{forget_peak, is_large, memory, thrifty};
+use crate::support::engine_calls::{direct_message, with_fields};
+use crate::support::process_memory::{is_large_run, memory_and_peak_mib, reset_peak, with_immediate_purge};
 use crate::support::turn::of_kind;
-use crate::support::{Program, Rig};
+use crate::support::{EngineFixture, Program};
 
 /// How many MiB an engine may take beyond what it has when it is idle.
-const MOST: usize = 64;
+const MAX_EXTRA_MIB: usize = 64;
 const MIB: usize = 1 << 20;
 /// What a PNG begins with.
-const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
+const PNG_SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
 /// Asserts how much more than `idle` the program had at most.
 #[track_caller]
 fn assert_bounded(program: &Program, idle: usize) {
-    let (_, peak) = memory(program);
-    assert!(peak <= idle + MOST, "{idle} MiB became {peak} MiB");
+    let (_, peak) = memory_and_peak_mib(program);
+    assert!(peak <= idle + MAX_EXTRA_MIB, "{idle} MiB became {peak} MiB");
 }
 
 /// A server of large pages, each of which takes its time.
-struct Pages {
+struct SlowPageServer {
     address: SocketAddr,
     task: AbortHandle,
 }
 
-impl Pages {
+impl SlowPageServer {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let line = "<p>All work and no play makes Jack a dull boy.</p>\n";
         let page = line.repeat(5 * MIB / line.len() - 1);
         // To make sense of HTML takes an unoptimized engine long.
-        let kind = if is_large() { "text/html" } else { "text/plain" };
+        let kind = if is_large_run() { "text/html" } else { "text/plain" };
         let task = tokio::spawn(async move {
             while let Ok((mut connection, _)) = listener.accept().await {
                 let page = page.clone();
@@ -66,7 +66,7 @@ impl Pages {
     }
 }
 
-impl Drop for Pages {
+impl Drop for SlowPageServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -74,24 +74,26 @@ impl Drop for Pages {
 
 #[tokio::test]
 async fn a_plain_turn_beside_many_large_pages_finds_its_memory() {
-    let count = if is_large() { 80 } else { 20 };
-    let pages = Pages::start().await;
+    let count = if is_large_run() { 80 } else { 20 };
+    let pages = SlowPageServer::start().await;
     let permissions = r#"{"tools": {"web_fetch": "allow"}}"#;
     let ready = |place| {
-        thrifty(place).with("ENGINE_WEB_ALLOW", "127.0.0.1").with_file("permissions.json", permissions)
+        with_immediate_purge(place)
+            .with_env("ENGINE_WEB_ALLOW", "127.0.0.1")
+            .with_catalog_file("permissions.json", permissions)
     };
-    let rig = Rig::of("anthropic", [Reply::of_text("Hi.")], ready).await;
-    rig.engine.tell("plain", "Hi!").await;
+    let rig = EngineFixture::with_setup("anthropic", [Reply::from_text("Hi.")], ready).await;
+    rig.engine.run_turn("plain", "Hi!").await;
 
-    let idle = forget_peak(&rig.program);
+    let idle = reset_peak(&rig.program);
     let fetches = (0..count).fold(Reply::new(), |reply, number| {
         reply.tool_use("web_fetch", json!({"url": format!("http://{}/{number}", pages.address)}))
     });
     rig.provider.enqueue(fetches);
-    let mut reading = rig.engine.execute_with(&message("pages", "Read these.")).await;
+    let mut reading = rig.engine.execute_with(&direct_message("pages", "Read these.")).await;
     while reading.next().await.is_some_and(|event| event.kind != "tool_result") {}
-    rig.engine.tell("plain", "Hi again!").await;
-    let events = reading.rest().await;
+    rig.engine.run_turn("plain", "Hi again!").await;
+    let events = reading.collect().await;
     assert_bounded(&rig.program, idle);
     let results = of_kind(&events, "tool_result");
     let errors: Vec<_> =
@@ -102,27 +104,29 @@ async fn a_plain_turn_beside_many_large_pages_finds_its_memory() {
 
 #[tokio::test]
 async fn a_plain_turn_after_many_pictures_finds_its_memory() {
-    let messages = if is_large() { 8 } else { 3 };
-    let rig = Rig::of("anthropic", [], thrifty).await;
+    let messages = if is_large_run() { 8 } else { 3 };
+    let rig = EngineFixture::with_setup("anthropic", [], with_immediate_purge).await;
     for message_number in 0..messages {
         let picture = |number: u8| {
             // Nobody looks into a picture; of two that are alike one would be stored.
             let mut picture = vec![number; 5 * MIB];
-            picture[..PNG.len()].copy_from_slice(PNG);
+            picture[..PNG_SIGNATURE.len()].copy_from_slice(PNG_SIGNATURE);
             let (name, data) = (format!("{number}.png"), BASE64.encode(picture));
             json!({"type": "image", "media_type": "image/png", "name": name, "data": data})
         };
         let media: Vec<_> = (message_number * 4..message_number * 4 + 4).map(picture).collect();
-        rig.engine.tell_with(&with(message("pictures", "Look."), json!({"media": media}))).await;
+        rig.engine
+            .run_turn_with(&with_fields(direct_message("pictures", "Look."), json!({"media": media})))
+            .await;
     }
 
     let rig = rig.stop_and_start().await;
-    rig.engine.tell("plain", "Hi!").await;
-    let idle = forget_peak(&rig.program);
-    rig.engine.tell("pictures", "Hi again!").await;
+    rig.engine.run_turn("plain", "Hi!").await;
+    let idle = reset_peak(&rig.program);
+    rig.engine.run_turn("pictures", "Hi again!").await;
     assert_bounded(&rig.program, idle);
     // The newest are sent as they are, and of the others is told that there were some.
-    let told = rig.told();
-    told.has(&["0.png", "is left out", &BASE64.encode([messages * 4 - 1; 60]), "Hi again!"])
-        .lacks(&[&BASE64.encode([0; 60])]);
+    let told = rig.last_messages();
+    told.assert_contains(&["0.png", "is left out", &BASE64.encode([messages * 4 - 1; 60]), "Hi again!"])
+        .assert_lacks(&[&BASE64.encode([0; 60])]);
 }

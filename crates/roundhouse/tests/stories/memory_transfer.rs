@@ -12,9 +12,9 @@ use reqwest::{Body, Method};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-use crate::support::talk::Talk;
-use crate::support::turn::completed;
-use crate::support::{Engine, LoneEngine, Program, processes};
+use crate::support::synthetic_export::SyntheticExport;
+use crate::support::turn::assert_completed;
+use crate::support::{Engine, Program, StandaloneEngine, processes};
 
 const IMPORTED: &str = "status:text mode:text counts:object";
 
@@ -36,18 +36,18 @@ async fn export(engine: &Engine) -> String {
 }
 
 /// A number from the environment.
-fn number(name: &str, default: usize) -> usize {
+fn env_number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
 }
 
 #[tokio::test]
 async fn an_import_that_is_killed_at_any_moment_leaves_all_of_it_or_nothing() {
-    let kills = number("ROUNDHOUSE_TEST_TRANSFER_KILLS", 8);
-    let place = LoneEngine::new();
+    let kills = env_number("ROUNDHOUSE_TEST_TRANSFER_KILLS", 8);
+    let place = StandaloneEngine::new();
     let (mut program, mut engine) = place.start().await;
-    completed(&engine.execute("mine", "Hello.").await.rest().await);
+    assert_completed(&engine.execute("mine", "Hello.").await.collect().await);
     let before = export(&engine).await;
-    let document = Talk::of_tasks(6).whole();
+    let document = SyntheticExport::with_tasks(6).document();
     for mode in ["merge", "replace"] {
         import(&engine, "replace", before.clone()).await;
         let start = Instant::now();
@@ -75,13 +75,13 @@ async fn an_import_that_is_killed_at_any_moment_leaves_all_of_it_or_nothing() {
                 (_, true) => imported += 1,
                 _ => panic!("{mode}, killed after {instant:?}: a part of it is there"),
             }
-            let left = fs::read_dir(place.home.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            let left = fs::read_dir(place.test_env.path()).unwrap().map(|entry| entry.unwrap().file_name());
             let left: Vec<_> = left.filter(|name| name.to_str().unwrap().contains("import")).collect();
             assert!(left.is_empty(), "{left:?}");
             // And it works.
-            completed(&engine.execute("mine", "Still there?").await.rest().await);
+            assert_completed(&engine.execute("mine", "Still there?").await.collect().await);
         }
-        say(&format!(
+        print_line(&format!(
             "{mode}: {unchanged} kills came before the import was in force, {imported} after ({answered} answered)"
         ));
         assert!(unchanged > 0, "no kill came before the import was in force");
@@ -90,8 +90,8 @@ async fn an_import_that_is_killed_at_any_moment_leaves_all_of_it_or_nothing() {
 }
 
 /// How much memory a process has of its own and of its share of others, now and at most since the last
-/// [`forget_peak`], in KiB.
-fn resident(program: &Program) -> (u64, u64) {
+/// [`reset_peak`], in KiB.
+fn resident_and_peak_kib(program: &Program) -> (u64, u64) {
     let status = fs::read_to_string(format!("/proc/{}/status", program.pid().as_raw_nonzero())).unwrap();
     let field = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -100,16 +100,16 @@ fn resident(program: &Program) -> (u64, u64) {
     (field("VmRSS:"), field("VmHWM:"))
 }
 
-fn forget_peak(program: &Program) {
+fn reset_peak(program: &Program) {
     fs::write(format!("/proc/{}/clear_refs", program.pid().as_raw_nonzero()), "5").unwrap();
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     writeln!(std::io::stderr().lock(), "{line}").unwrap();
 }
 
 /// The hash of what `engine` exports, and how many bytes that is.
-async fn hashed(engine: &Engine) -> (String, usize) {
+async fn export_hash(engine: &Engine) -> (String, usize) {
     let response = engine.request(Method::GET, "/memory/export").send().await.unwrap();
     assert_eq!(response.status(), 200);
     let (mut hash, mut length) = (Sha256::new(), 0);
@@ -127,39 +127,41 @@ async fn hashed(engine: &Engine) -> (String, usize) {
 }
 
 /// How much memory an engine may take for an import or an export, in KiB, however large it is.
-const MOST_KIB: u64 = 64 * 1024;
+const MAX_EXTRA_KIB: u64 = 64 * 1024;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_size_of_what_is_moved_costs_no_memory() {
-    let most = number("ROUNDHOUSE_TEST_TRANSFER_MIB", 16);
+    let most = env_number("ROUNDHOUSE_TEST_TRANSFER_MIB", 16);
     for mib in [most / 4, most / 2, most] {
-        let (from, to) = (LoneEngine::new(), LoneEngine::new());
+        let (from, to) = (StandaloneEngine::new(), StandaloneEngine::new());
         let ((one, engine), (other, fresh)) = (from.start().await, to.start().await);
-        let (idle, _) = resident(&one);
-        let (idle_fresh, _) = resident(&other);
+        let (idle, _) = resident_and_peak_kib(&one);
+        let (idle_fresh, _) = resident_and_peak_kib(&other);
         let start = Instant::now();
-        forget_peak(&one);
-        let pieces = futures::stream::iter(Talk::of_mib(mib).pieces().map(Ok::<Bytes, std::io::Error>));
+        reset_peak(&one);
+        let pieces =
+            futures::stream::iter(SyntheticExport::with_mib(mib).chunks().map(Ok::<Bytes, std::io::Error>));
         import(&engine, "merge", Body::wrap_stream(pieces)).await;
-        let (took, (_, peak)) = (start.elapsed(), resident(&one));
+        let (took, (_, peak)) = (start.elapsed(), resident_and_peak_kib(&one));
 
         // Out of the one and into the other, neither of which ever has it whole.
-        forget_peak(&one);
-        forget_peak(&other);
+        reset_peak(&one);
+        reset_peak(&other);
         let start = Instant::now();
         let export = engine.request(Method::GET, "/memory/export").send().await.unwrap();
         assert_eq!(export.status(), 200);
         import(&fresh, "replace", Body::wrap_stream(export.bytes_stream())).await;
         let moved = start.elapsed();
-        let ((_, peak_export), (_, peak_import)) = (resident(&one), resident(&other));
-        let exported = hashed(&engine).await;
-        assert_eq!(hashed(&fresh).await, exported);
+        let ((_, peak_export), (_, peak_import)) =
+            (resident_and_peak_kib(&one), resident_and_peak_kib(&other));
+        let exported = export_hash(&engine).await;
+        assert_eq!(export_hash(&fresh).await, exported);
         let grown = [
             peak.saturating_sub(idle),
             peak_export.saturating_sub(idle),
             peak_import.saturating_sub(idle_fresh),
         ];
-        say(&format!(
+        print_line(&format!(
             "{mib} MiB ({} bytes exported): imported in {}; moved in {}; memory grew by {} KiB importing, {} KiB \
              exporting, {} KiB importing what was exported, from {idle} KiB",
             exported.1,
@@ -169,7 +171,7 @@ async fn the_size_of_what_is_moved_costs_no_memory() {
             grown[1],
             grown[2],
         ));
-        assert!(grown.iter().all(|grown| *grown < MOST_KIB), "{grown:?} KiB");
+        assert!(grown.iter().all(|grown| *grown < MAX_EXTRA_KIB), "{grown:?} KiB");
     }
 }
 

@@ -4,18 +4,18 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use strict_provider::{CapturedRequest, Fault, Gate, Refusal, Reply, StrictProvider, Usage};
+use strict_provider::{CapturedRequest, Fault, Gate, MockProvider, Refusal, Reply, Usage};
 
-use crate::support::calls::{message, message_id, said, with};
-use crate::support::model::{Act as _, reached};
-use crate::support::turn::{completed, errored, of_kind, phases, shown};
-use crate::support::{Event, LoneEngine, Rig};
+use crate::support::engine_calls::{direct_message, message_id, roles_and_texts, with_fields};
+use crate::support::engine_fixture::{ReplyExt as _, wait_gate_reached};
+use crate::support::turn::{assert_completed, assert_errored, of_kind, phases, visible_text};
+use crate::support::{EngineFixture, Event, StandaloneEngine};
 
 /// The models of the catalog, by what they are called there: one for each wire.
 const MODELS: [&str; 5] = ["anthropic", "openai", "responses", "gemini", "ollama"];
 
 /// A model as `gateway.json` has it.
-fn model(provider: &StrictProvider, name: &str) -> Value {
+fn model(provider: &MockProvider, name: &str) -> Value {
     let (vendor, base, model) = match name {
         "anthropic" => (name, provider.base_url(), "claude-sonnet-4-5"),
         "openai" | "responses" => ("openai", provider.openai_base_url(), "gpt-5"),
@@ -33,33 +33,38 @@ fn model(provider: &StrictProvider, name: &str) -> Value {
 }
 
 /// An engine whose catalog has these models, the first of which answers, and what else `more` says.
-async fn rig(models: &[&str], more: impl FnOnce(&mut Value)) -> Rig {
-    rig_with(models, more, |_| {}).await
+async fn fixture(models: &[&str], more: impl FnOnce(&mut Value)) -> EngineFixture {
+    fixture_with(models, more, |_| {}).await
 }
 
 /// An engine with such a catalog whose place was made ready before it started.
-async fn rig_with(models: &[&str], more: impl FnOnce(&mut Value), ready: impl FnOnce(&LoneEngine)) -> Rig {
-    let provider = StrictProvider::builder().bind_thinking(true).start().await.unwrap();
+async fn fixture_with(
+    models: &[&str],
+    more: impl FnOnce(&mut Value),
+    ready: impl FnOnce(&StandaloneEngine),
+) -> EngineFixture {
+    let provider = MockProvider::builder().bind_thinking(true).start().await.unwrap();
     let mut gateway = json!({"models": {}, "default": models[0], "fallbacks": models[1..]});
     for name in models {
         gateway["models"][name] = model(&provider, name);
     }
     more(&mut gateway);
     let keys = ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"];
-    let place = keys.into_iter().fold(LoneEngine::new(), |place, key| place.with(key, format!("of {key}")));
-    fs::write(place.home.path().join("catalog/gateway.json"), gateway.to_string()).unwrap();
+    let place =
+        keys.into_iter().fold(StandaloneEngine::new(), |place, key| place.with_env(key, format!("of {key}")));
+    fs::write(place.test_env.path().join("catalog/gateway.json"), gateway.to_string()).unwrap();
     ready(&place);
     let (program, engine) = place.start().await;
-    Rig { provider, place, program, engine }
+    EngineFixture { provider, setup: place, program, engine }
 }
 
 fn refused(refusal: Refusal) -> Reply {
-    Reply::of_fault(Fault::refuse(refusal))
+    Reply::from_fault(Fault::refuse(refusal))
 }
 
 /// A message that wants thinking, and no plan.
-fn thoughtful(text: &str) -> Value {
-    with(message("task", text), json!({"super_thinking": true}))
+fn thinking_message(text: &str) -> Value {
+    with_fields(direct_message("task", text), json!({"super_thinking": true}))
 }
 
 fn sent(request: &CapturedRequest) -> String {
@@ -67,7 +72,7 @@ fn sent(request: &CapturedRequest) -> String {
 }
 
 /// The models that were asked, in their order.
-fn asked(rig: &Rig) -> Vec<String> {
+fn requested_models(rig: &EngineFixture) -> Vec<String> {
     rig.provider.requests().into_iter().map(|request| request.model).collect()
 }
 
@@ -79,19 +84,19 @@ fn usage(events: &[Event]) -> &Value {
 #[tokio::test]
 async fn a_turn_thinks_speaks_and_acts_over_each_wire() {
     for name in MODELS {
-        let rig = rig(&[name], |_| {}).await;
+        let rig = fixture(&[name], |_| {}).await;
         rig.provider.enqueue_all([
-            Reply::new().thinking("Two notes.").text("A moment.").notes("a", "1").notes("b", "2"),
+            Reply::new().thinking("Two notes.").text("A moment.").memory_set("a", "1").memory_set("b", "2"),
             Reply::new().thinking("That is all.").text("Noted."),
-            Reply::new().thinking("Another one.").text("Sure.").notes("c", "3"),
-            Reply::of_text("Also noted."),
+            Reply::new().thinking("Another one.").text("Sure.").memory_set("c", "3"),
+            Reply::from_text("Also noted."),
         ]);
-        let first = rig.engine.tell_with(&thoughtful("Note two things.")).await;
-        assert_eq!(completed(&first), "Noted.", "{name}");
-        assert_eq!(shown(&first, "text_delta"), "A moment.Noted.", "{name}");
+        let first = rig.engine.run_turn_with(&thinking_message("Note two things.")).await;
+        assert_eq!(assert_completed(&first), "Noted.", "{name}");
+        assert_eq!(visible_text(&first, "text_delta"), "A moment.Noted.", "{name}");
         // Chat Completions tells nothing of what a model thinks.
         let thoughts = if name == "openai" { "" } else { "Two notes.That is all." };
-        assert_eq!(shown(&first, "thinking_delta"), thoughts, "{name}");
+        assert_eq!(visible_text(&first, "thinking_delta"), thoughts, "{name}");
         let inputs: Vec<&Value> =
             of_kind(&first, "tool_call").iter().map(|call| &call.data["input"]).collect();
         assert_eq!(
@@ -102,13 +107,13 @@ async fn a_turn_thinks_speaks_and_acts_over_each_wire() {
         assert_eq!(of_kind(&first, "tool_result").len(), 2, "{name}");
         assert!(usage(&first)["input_tokens"].as_u64() > Some(0), "{name}");
 
-        let second = rig.engine.tell_with(&thoughtful("And a third.")).await;
-        assert_eq!((completed(&second), rig.calls()), ("Also noted.", 4), "{name}");
+        let second = rig.engine.run_turn_with(&thinking_message("And a third.")).await;
+        assert_eq!((assert_completed(&second), rig.model_calls()), ("Also noted.", 4), "{name}");
         let last = sent(&rig.provider.requests()[3]);
         for words in ["Note two things.", "A moment.", "Noted.", "And a third.", "Sure."] {
             assert!(last.contains(words), "{name}: no {words:?} in {last}");
         }
-        let replayed = rig.engine.replay("task", 0).await.rest().await;
+        let replayed = rig.engine.replay("task", 0).await.collect().await;
         assert_eq!(replayed, [first, second].concat(), "{name}");
         rig.provider.assert_no_refusals();
     }
@@ -122,8 +127,8 @@ async fn a_key_is_that_of_the_models_own_vendor() {
         ("gemini", Some("of GEMINI_API_KEY")),
         ("ollama", None),
     ] {
-        let rig = rig(&[name], |_| {}).await;
-        rig.engine.tell("task", "Hello!").await;
+        let rig = fixture(&[name], |_| {}).await;
+        rig.engine.run_turn("task", "Hello!").await;
         assert_eq!(rig.provider.requests()[0].api_key(), key, "{name}");
     }
 }
@@ -136,24 +141,27 @@ async fn another_model_answers_where_one_fails_for_good() {
         for failures in [vec![refused(Refusal::Unauthorized)], twice().into()] {
             let attempts = failures.len();
             let what = format!("{first}, {attempts} attempts");
-            let rig = rig(&[first, spare], |gateway| gateway["retry"] = json!({"max_attempts": 2})).await;
+            let rig = fixture(&[first, spare], |gateway| gateway["retry"] = json!({"max_attempts": 2})).await;
             // What the first model thought and did before is no riddle to the second.
-            let step = Reply::new().thinking("A note.").text("A moment.").notes("a", "1").notes("b", "2");
+            let step =
+                Reply::new().thinking("A note.").text("A moment.").memory_set("a", "1").memory_set("b", "2");
             rig.provider.enqueue(step);
             rig.provider.enqueue_all(failures);
-            rig.provider
-                .enqueue_all([Reply::new().thinking("Mine.").notes("c", "3"), Reply::of_text("Done.")]);
-            let events = rig.engine.tell_with(&thoughtful("Note it.")).await;
-            assert_eq!(completed(&events), "Done.", "{what}");
+            rig.provider.enqueue_all([
+                Reply::new().thinking("Mine.").memory_set("c", "3"),
+                Reply::from_text("Done."),
+            ]);
+            let events = rig.engine.run_turn_with(&thinking_message("Note it.")).await;
+            assert_eq!(assert_completed(&events), "Done.", "{what}");
             assert_eq!(phases(&events), ["started", "completed"], "{what}");
             let name = |name: &str| model(&rig.provider, name)["model"].as_str().unwrap().to_owned();
             assert_eq!(usage(&events)["model"], json!(name(spare)), "{what}");
             let expected = [vec![name(first); 1 + attempts], vec![name(spare); 2]].concat();
-            assert_eq!(asked(&rig), expected, "{what}");
+            assert_eq!(requested_models(&rig), expected, "{what}");
 
             // For a while the next turns ask it first.
-            rig.provider.enqueue(Reply::of_text("Again."));
-            let events = rig.engine.tell_with(&thoughtful("And now?")).await;
+            rig.provider.enqueue(Reply::from_text("Again."));
+            let events = rig.engine.run_turn_with(&thinking_message("And now?")).await;
             assert_eq!(usage(&events)["model"], json!(name(spare)), "{what}");
             rig.provider.assert_no_refusals();
         }
@@ -162,26 +170,26 @@ async fn another_model_answers_where_one_fails_for_good() {
 
 #[tokio::test]
 async fn where_all_models_fail_the_error_says_what_each_of_them_said() {
-    let rig = rig(&["anthropic", "responses", "ollama"], |_| {}).await;
+    let rig = fixture(&["anthropic", "responses", "ollama"], |_| {}).await;
     rig.provider.enqueue_all([
         refused(Refusal::Unauthorized),
         refused(Refusal::QuotaExhausted),
         refused(Refusal::UnknownModel),
     ]);
-    let events = rig.engine.execute("task", "Hello!").await.rest().await;
-    let error = errored(&events);
+    let events = rig.engine.execute("task", "Hello!").await.collect().await;
+    let error = assert_errored(&events);
     let said = error["message"].as_str().unwrap();
     for name in ["anthropic: ", "responses: ", "ollama: "] {
         assert!(said.contains(name), "{said}");
     }
     assert!(!error.to_string().contains("_API_KEY"), "no key is shown: {error}");
-    assert_eq!(rig.calls(), 3);
-    rig.provider.enqueue(Reply::of_text("Hello."));
-    assert_eq!(completed(&rig.engine.tell("task", "Hello?").await), "Hello.");
+    assert_eq!(rig.model_calls(), 3);
+    rig.provider.enqueue(Reply::from_text("Hello."));
+    assert_eq!(assert_completed(&rig.engine.run_turn("task", "Hello?").await), "Hello.");
 }
 
 /// What a call used, of the prompt nothing from a cache.
-fn used(input: u64, output: u64) -> Usage {
+fn uncached_usage(input: u64, output: u64) -> Usage {
     Usage { input: Some(input), output: Some(output), ..Usage::default() }
 }
 
@@ -189,18 +197,18 @@ fn used(input: u64, output: u64) -> Usage {
 async fn a_budget_ends_a_turn_well_and_the_next_one_begins_anew() {
     for name in MODELS {
         let budget = |gateway: &mut Value| gateway["budgets"] = json!({"tokens_per_turn": 20_000});
-        let rig = rig(&[name], budget).await;
+        let rig = fixture(&[name], budget).await;
         rig.provider.enqueue_all([
-            Reply::new().text("A moment.").notes("a", "1").usage(used(10_000, 100)),
-            Reply::of_text("Here I am."),
+            Reply::new().text("A moment.").memory_set("a", "1").usage(uncached_usage(10_000, 100)),
+            Reply::from_text("Here I am."),
         ]);
         // Another prompt of ten thousand tokens is more than is left.
-        let events = rig.engine.tell("task", "Note it.").await;
+        let events = rig.engine.run_turn("task", "Note it.").await;
         assert_eq!(events.last().unwrap().data["stop_reason"], "budget", "{name}");
-        assert_eq!((of_kind(&events, "tool_result").len(), rig.calls()), (1, 1), "{name}");
+        assert_eq!((of_kind(&events, "tool_result").len(), rig.model_calls()), (1, 1), "{name}");
 
-        let events = rig.engine.tell("task", "Are you there?").await;
-        assert_eq!((completed(&events), rig.calls()), ("Here I am.", 2), "{name}");
+        let events = rig.engine.run_turn("task", "Are you there?").await;
+        assert_eq!((assert_completed(&events), rig.model_calls()), ("Here I am.", 2), "{name}");
         assert_eq!(events.last().unwrap().data["stop_reason"], "end_turn", "{name}");
         rig.provider.assert_no_refusals();
     }
@@ -221,15 +229,19 @@ async fn a_turn_costs_what_its_models_cost() {
             json!({"input": 3, "output": 15, "cache_read": 0.3, "cache_write": 3.75});
         gateway["models"]["openai"]["prices"] = json!({"input": 1.25, "output": 10});
     };
-    let rig = rig(&["anthropic", "openai"], prices).await;
+    let rig = fixture(&["anthropic", "openai"], prices).await;
     rig.provider.enqueue_all([
-        Reply::new().notes("a", "1").usage(Usage { cache_read: 7_000, cache_write: 501, ..used(1_234, 567) }),
-        Reply::new().notes("b", "2").usage(Usage { cache_read: 8_001, ..used(89, 77) }),
+        Reply::new().memory_set("a", "1").usage(Usage {
+            cache_read: 7_000,
+            cache_write: 501,
+            ..uncached_usage(1_234, 567)
+        }),
+        Reply::new().memory_set("b", "2").usage(Usage { cache_read: 8_001, ..uncached_usage(89, 77) }),
         refused(Refusal::Forbidden),
-        Reply::of_text("Done.").usage(Usage { cache_read: 1_000, ..used(2_345, 678) }),
-        Reply::of_text("Again.").usage(used(1, 1)),
+        Reply::from_text("Done.").usage(Usage { cache_read: 1_000, ..uncached_usage(2_345, 678) }),
+        Reply::from_text("Again.").usage(uncached_usage(1, 1)),
     ]);
-    let events = rig.engine.tell("task", "Note it.").await;
+    let events = rig.engine.run_turn("task", "Note it.").await;
     let first = (1_234.0 * 3.0 + 567.0 * 15.0 + 7_000.0 * 0.3 + 501.0 * 3.75) / million;
     let second = (89.0 * 3.0 + 77.0 * 15.0 + 8_001.0 * 0.3) / million;
     // Without a price of its own what a cache served costs as much as the rest.
@@ -241,13 +253,13 @@ async fn a_turn_costs_what_its_models_cost() {
     assert_costs(told[2], first + second + third);
     assert_eq!(told[2]["input_tokens"], 1_234 + 7_000 + 501 + 89 + 8_001 + 3_345);
     // Each turn is a bill of its own.
-    assert_costs(usage(&rig.engine.tell("task", "Again!").await), (1.25 + 10.0) / million);
+    assert_costs(usage(&rig.engine.run_turn("task", "Again!").await), (1.25 + 10.0) / million);
 }
 
 const FINDER: &str =
     "---\ndescription: Finds things.\nmax_turns: 5\n---\nYou find things, and write down where.\n";
 /// What the sub-agent answers.
-const FOUND: &str = "The key is under the mat, as ever.";
+const FINDER_ANSWER: &str = "The key is under the mat, as ever.";
 
 /// What the planner says.
 fn plan() -> Value {
@@ -255,22 +267,22 @@ fn plan() -> Value {
 }
 
 /// An engine whose catalog has an agent, which edits a file, and whose last answer is held in its middle.
-async fn rig_with_finder(model: &str, gate: &Gate) -> Rig {
-    let with_agent = |place: &LoneEngine| {
-        let agents = place.home.path().join("catalog/agents");
+async fn fixture_with_finder(model: &str, gate: &Gate) -> EngineFixture {
+    let with_agent = |place: &StandaloneEngine| {
+        let agents = place.test_env.path().join("catalog/agents");
         fs::create_dir(&agents).unwrap();
         fs::write(agents.join("finder.md"), FINDER).unwrap();
         fs::create_dir_all(place.workspace()).unwrap();
         fs::write(place.workspace().join("list.txt"), "END").unwrap();
     };
-    let rig = rig_with(&[model], |_| {}, with_agent).await;
+    let rig = fixture_with(&[model], |_| {}, with_agent).await;
     let look = json!({"agent": "finder", "task": "Find the key."});
     let edit = json!({"path": "list.txt", "old": "END", "new": "once END"});
     rig.provider.enqueue_all([
-        Reply::of_text(plan().to_string()),
+        Reply::from_text(plan().to_string()),
         Reply::new().text("Let me see.").tool_use("run_agent", look),
-        Reply::new().text("I look.").tool_use("edit_file", edit).notes("mat", "looked under"),
-        Reply::of_text(FOUND).chars_per_delta(4).hold(3, gate),
+        Reply::new().text("I look.").tool_use("edit_file", edit).memory_set("mat", "looked under"),
+        Reply::from_text(FINDER_ANSWER).chars_per_delta(4).hold(3, gate),
     ]);
     rig
 }
@@ -284,19 +296,19 @@ fn of_agent<'a>(events: &'a [Event], kind: &str) -> Vec<&'a Value> {
 /// Asserts that a turn tells its plan, what its sub-agent did, once, and what came of it.
 #[track_caller]
 fn assert_delegated(events: &[Event], model: &str) {
-    assert_eq!(completed(events), "Under the mat.", "{model}");
+    assert_eq!(assert_completed(events), "Under the mat.", "{model}");
     let planned = of_kind(events, "working_memory_update")[0];
     assert_eq!((&planned.data["key"], &planned.data["value"]), (&json!("plan"), &plan()), "{model}");
-    assert_eq!(shown(events, "text_delta"), "Let me see.Under the mat.", "{model}");
+    assert_eq!(visible_text(events, "text_delta"), "Let me see.Under the mat.", "{model}");
     let own = of_kind(events, "tool_result");
-    assert_eq!((own.len(), &own[0].data["output"]), (1, &json!(FOUND)), "{model}");
+    assert_eq!((own.len(), &own[0].data["output"]), (1, &json!(FINDER_ANSWER)), "{model}");
     for event in of_kind(events, "agent_event") {
         let of = (&event.data["agent"], &event.data["tool_call_id"]);
         assert_eq!(of, (&json!("finder"), &own[0].data["tool_call_id"]), "{model}");
     }
     let texts: String =
         of_agent(events, "text_delta").iter().map(|data| data["text"].as_str().unwrap()).collect();
-    assert_eq!(texts, format!("I look.{FOUND}"), "{model}");
+    assert_eq!(texts, format!("I look.{FINDER_ANSWER}"), "{model}");
     for kind in ["tool_call", "tool_result"] {
         let mut tools: Vec<&str> =
             of_agent(events, kind).iter().map(|data| data["tool"].as_str().unwrap()).collect();
@@ -307,26 +319,26 @@ fn assert_delegated(events: &[Event], model: &str) {
 
 /// An engine that was killed in the middle of its sub-agent's answer and started again, and what a client saw before.
 /// The answer, which is asked for again, is now `answer`.
-async fn killed_in_its_agent(model: &str, answer: &str) -> (Rig, Vec<Event>) {
+async fn fixture_killed_in_sub_agent(model: &str, answer: &str) -> (EngineFixture, Vec<Event>) {
     let gate = Gate::new();
-    let rig = rig_with_finder(model, &gate).await;
+    let rig = fixture_with_finder(model, &gate).await;
     let body = json!({"task_id": "task", "message": "Where is the key?"});
     // Whom its sub-agent needs, the turn asks.
-    let (mut stream, _) = rig.engine.until_asked(&body).await;
-    rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
-    let in_its_answer = |event: &Event| event.data["data"]["text"] == FOUND[..4];
-    stream.until("the beginning of the sub-agent's answer", in_its_answer).await;
-    reached(&gate).await;
-    rig.provider.enqueue_all([answer, "Under the mat."].map(Reply::of_text));
-    (rig.kill_and_start().await, stream.seen)
+    let (mut stream, _) = rig.engine.run_until_hitl_request(&body).await;
+    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+    let in_its_answer = |event: &Event| event.data["data"]["text"] == FINDER_ANSWER[..4];
+    stream.read_until("the beginning of the sub-agent's answer", in_its_answer).await;
+    wait_gate_reached(&gate).await;
+    rig.provider.enqueue_all([answer, "Under the mat."].map(Reply::from_text));
+    (rig.kill_and_start().await, stream.received)
 }
 
 #[tokio::test]
 async fn a_sub_agent_that_says_something_else_after_a_kill_takes_back_what_it_said() {
-    let (rig, _) = killed_in_its_agent("anthropic", "Nowhere.").await;
-    let events = rig.engine.replay("task", 0).await.rest().await;
+    let (rig, _) = fixture_killed_in_sub_agent("anthropic", "Nowhere.").await;
+    let events = rig.engine.replay("task", 0).await.collect().await;
     assert_eq!(
-        (completed(&events), phases(&events)),
+        (assert_completed(&events), phases(&events)),
         ("Under the mat.", vec!["started", "resumed", "completed"])
     );
     let retrying = of_agent(&events, "thread_lifecycle");
@@ -343,13 +355,17 @@ async fn a_sub_agent_that_says_something_else_after_a_kill_takes_back_what_it_sa
 #[tokio::test]
 async fn a_sub_agent_that_was_planned_for_outlives_a_kill_in_its_midst() {
     for name in MODELS {
-        let (rig, seen) = killed_in_its_agent(name, FOUND).await;
-        let events = rig.engine.replay("task", 0).await.rest().await;
+        let (rig, seen) = fixture_killed_in_sub_agent(name, FINDER_ANSWER).await;
+        let events = rig.engine.replay("task", 0).await.collect().await;
         assert_delegated(&events, name);
         assert_eq!(events[..seen.len()], seen, "{name}: what was seen before has its place");
-        let list = fs::read_to_string(rig.place.workspace().join("list.txt")).unwrap();
-        assert_eq!((list.as_str(), rig.calls()), ("once END", 6), "{name}: one answer was asked for twice");
-        assert_eq!(rig.engine.replay("task", 0).await.rest().await, events, "{name}");
+        let list = fs::read_to_string(rig.setup.workspace().join("list.txt")).unwrap();
+        assert_eq!(
+            (list.as_str(), rig.model_calls()),
+            ("once END", 6),
+            "{name}: one answer was asked for twice"
+        );
+        assert_eq!(rig.engine.replay("task", 0).await.collect().await, events, "{name}");
         let messages = json!(rig.engine.messages("task").await).to_string();
         assert!(!messages.contains("I look."), "{name}: a sub-agent's words are not the agent's: {messages}");
         rig.provider.assert_no_refusals();
@@ -359,21 +375,23 @@ async fn a_sub_agent_that_was_planned_for_outlives_a_kill_in_its_midst() {
 #[tokio::test]
 async fn a_conversation_that_is_too_long_for_the_model_is_shortened_and_nothing_is_lost() {
     for name in MODELS {
-        let rig = rig(&[name], |_| {}).await;
+        let rig = fixture(&[name], |_| {}).await;
         let long = "All this I have to tell you. ".repeat(400);
         let mut turns = Vec::new();
         for number in 0..6 {
             rig.provider.enqueue(Reply::new().thinking("I see.").text(format!("Answer {number}.")));
-            turns.push(rig.engine.tell_with(&thoughtful(&format!("Question {number}. {long}"))).await);
+            turns.push(
+                rig.engine.run_turn_with(&thinking_message(&format!("Question {number}. {long}"))).await,
+            );
         }
         let before = rig.engine.messages("task").await;
         rig.provider.enqueue_all([
             refused(Refusal::PromptTooLong),
-            Reply::of_text("Many questions were asked."),
-            Reply::of_text("Forty-two."),
+            Reply::from_text("Many questions were asked."),
+            Reply::from_text("Forty-two."),
         ]);
-        let events = rig.engine.tell_with(&thoughtful("And now?")).await;
-        assert_eq!(completed(&events), "Forty-two.", "{name}");
+        let events = rig.engine.run_turn_with(&thinking_message("And now?")).await;
+        assert_eq!(assert_completed(&events), "Forty-two.", "{name}");
         let [compaction] = of_kind(&events, "compaction_event")[..] else { panic!("{name}: {events:#?}") };
         let tokens = |field: &str| compaction.data[field].as_u64().unwrap();
         assert_eq!(compaction.data["reason"], "reactive", "{name}");
@@ -387,16 +405,25 @@ async fn a_conversation_that_is_too_long_for_the_model_is_shortened_and_nothing_
         let rig = rig.kill_and_start().await;
         let after = rig.engine.messages("task").await;
         assert_eq!((&after[..before.len()], after.len()), (&before[..], 14), "{name}");
-        rig.provider.enqueue(Reply::of_text("Something else, then."));
-        let edit = with(message("task", "Anew?"), json!({"edit_message_id": message_id(&turns[0])}));
-        assert_eq!(completed(&rig.engine.tell_with(&edit).await), "Something else, then.", "{name}");
+        rig.provider.enqueue(Reply::from_text("Something else, then."));
+        let edit =
+            with_fields(direct_message("task", "Anew?"), json!({"edit_message_id": message_id(&turns[0])}));
+        assert_eq!(
+            assert_completed(&rig.engine.run_turn_with(&edit).await),
+            "Something else, then.",
+            "{name}"
+        );
         let last = sent(rig.provider.requests().last().unwrap());
         assert!(
             last.contains("Anew?") && !last.contains("Question") && !last.contains("Many questions"),
             "{last}"
         );
         let messages = rig.engine.messages("task").await;
-        assert_eq!(said(&messages), [("user", "Anew?"), ("assistant", "Something else, then.")], "{name}");
+        assert_eq!(
+            roles_and_texts(&messages),
+            [("user", "Anew?"), ("assistant", "Something else, then.")],
+            "{name}"
+        );
         rig.provider.assert_no_refusals();
     }
 }

@@ -25,15 +25,15 @@ const CONNECTIONS: usize = 1_000;
 const PROVISIONS: usize = 40;
 
 /// Stops the processes of engines as they are launched, until it is dropped: boots that hang.
-struct Freezer {
+struct BootFreezer {
     ended: Arc<AtomicBool>,
     frozen: Arc<AtomicUsize>,
     watcher: Option<thread::JoinHandle<Vec<Pid>>>,
 }
 
-impl Freezer {
+impl BootFreezer {
     /// For the engines whose data is in these folders.
-    fn of(folders: Vec<PathBuf>) -> Self {
+    fn start(folders: Vec<PathBuf>) -> Self {
         let (ended, frozen) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (is_ended, count) = (Arc::clone(&ended), Arc::clone(&frozen));
         let watcher = thread::spawn(move || {
@@ -57,7 +57,7 @@ impl Freezer {
     }
 }
 
-impl Drop for Freezer {
+impl Drop for BootFreezer {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(held) = self.watcher.take().and_then(|watcher| watcher.join().ok()) {
@@ -79,7 +79,7 @@ async fn two_products(place: &Deployment) -> (Orchestrator, Product, Product) {
 
 #[tokio::test]
 async fn boots_that_hang_hold_up_no_other_products_restart() {
-    let place = Deployment::plain().with("ORCH_RESTART_BACKOFF_BASE_S", "1");
+    let place = Deployment::process_and_sqlite().with_env("ORCH_RESTART_BACKOFF_BASE_S", "1");
     let (_orchestrator, noisy, quiet) = two_products(&place).await;
     let mut folders = Vec::new();
     for user in users() {
@@ -92,14 +92,14 @@ async fn boots_that_hang_hold_up_no_other_products_restart() {
     for process in folders.iter().flat_map(|folder| processes::engines_in_folder(folder)) {
         processes::kill(process);
     }
-    let freezer = Freezer::of(folders);
+    let freezer = BootFreezer::start(folders);
     // As many as may be restarted at once for one product.
     eventually("their boots hang", async || (freezer.count() >= 4).then_some(())).await;
 
     // The neighbour's engine dies, and is back after its own back-off, which its user waits for.
     processes::kill(first);
     let start = Instant::now();
-    quiet.becomes("ada", "failed").await;
+    quiet.wait_for_status("ada", "failed").await;
     let back = quiet.engine("ada").await;
     assert_within("it is back", start.elapsed(), 1.0..15.0);
     assert_ne!(place.process_of(&back), Some(first));
@@ -111,7 +111,7 @@ async fn boots_that_hang_hold_up_no_other_products_restart() {
 
 #[tokio::test]
 async fn connections_and_provisions_of_one_keep_no_user_of_another_waiting() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let (orchestrator, noisy, quiet) = two_products(&place).await;
     quiet.engine("ada").await;
     let address = orchestrator.base.strip_prefix("http://").unwrap().to_owned();
@@ -133,7 +133,7 @@ async fn connections_and_provisions_of_one_keep_no_user_of_another_waiting() {
     let mut admits = 0;
     while admits < 100 || !provisions.iter().all(tokio::task::JoinHandle::is_finished) {
         let start = Instant::now();
-        let admission = quiet.admit_as_it_is("ada").await.ok("admitted:bool engine:object");
+        let admission = quiet.admit_existing("ada").await.assert_ok("admitted:bool engine:object");
         assert_eq!(admission["admitted"], true, "{admission}");
         slowest = slowest.max(start.elapsed());
         admits += 1;

@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 
 use futures::future::join_all;
 
-use crate::support::form::{ENGINE_RECORD, PROVISIONED};
+use crate::support::schema::{ENGINE_RECORD, PROVISIONED};
 use crate::support::{Engine, Fleet, assert_fields};
 
 #[tokio::test]
 async fn fifty_admits_of_a_new_user_at_once_share_one_engine() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
 
     let admissions = join_all((0..50).map(|_| product.admit("ada"))).await;
-    let mut bodies = admissions.into_iter().map(|answer| answer.ok("admitted:bool engine:object"));
+    let mut bodies = admissions.into_iter().map(|answer| answer.assert_ok("admitted:bool engine:object"));
     let first = bodies.next().unwrap();
     assert_eq!((&first["admitted"], &first["engine"]["status"]), (&true.into(), &"running".into()));
     assert_fields(&first["engine"], ENGINE_RECORD);
@@ -24,17 +24,17 @@ async fn fifty_admits_of_a_new_user_at_once_share_one_engine() {
 
     assert_eq!(product.list("").await.1, 1);
     assert_eq!(fleet.engine_processes().len(), 1);
-    let provisions = fleet.audit("provision");
+    let provisions = fleet.audit_rows("provision");
     assert_eq!(provisions.len(), 1, "{provisions:?}");
     assert_eq!((provisions[0].0.as_str(), &provisions[0].1["reason"]), ("ada", &"auto_provision".into()));
-    assert_eq!(fleet.audit("wake"), []);
+    assert_eq!(fleet.audit_rows("wake"), []);
     Engine::new(&first["engine"]).health().await;
 }
 
 #[tokio::test]
 async fn provisions_among_the_admits_win_once_or_not_at_all() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
 
     for round in 0..3 {
@@ -54,23 +54,23 @@ async fn provisions_among_the_admits_win_once_or_not_at_all() {
         for answer in provisions {
             if answer.status == 200 {
                 won += 1;
-                let provisioned = answer.ok(PROVISIONED);
+                let provisioned = answer.assert_ok(PROVISIONED);
                 assert_eq!(
                     (&provisioned["user_id"], &provisioned["status"]),
                     (&user.as_str().into(), &"running".into())
                 );
                 seen.insert((provisioned["engine_id"].to_string(), provisioned["api_key"].to_string()));
             } else {
-                answer.refused(409, "ENGINE_ALREADY_EXISTS");
+                answer.assert_error(409, "ENGINE_ALREADY_EXISTS");
             }
         }
         for answer in admits {
-            let engine = &answer.ok("admitted:bool engine:object")["engine"];
+            let engine = &answer.assert_ok("admitted:bool engine:object")["engine"];
             seen.insert((engine["engine_id"].to_string(), engine["api_key"].to_string()));
         }
         assert_eq!(seen.len(), 1, "one engine, whoever asked: {seen:?}");
         assert!(won <= 1, "{won} provisions of one user succeeded");
-        let reasons: Vec<_> = fleet.audit("provision").into_iter().filter(|row| row.0 == user).collect();
+        let reasons: Vec<_> = fleet.audit_rows("provision").into_iter().filter(|row| row.0 == user).collect();
         assert_eq!(reasons.len(), 1, "{reasons:?}");
         assert_eq!(reasons[0].1["reason"], if won == 1 { "requested" } else { "auto_provision" });
     }
@@ -81,17 +81,17 @@ async fn provisions_among_the_admits_win_once_or_not_at_all() {
 #[tokio::test]
 async fn admits_of_a_sleeping_engine_at_once_wake_it_once() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let before = up.product().engine("ada").await;
-    up.end(rustix::process::Signal::TERM).await.well();
+    up.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
 
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let admissions = join_all((0..20).map(|_| product.admit("ada"))).await;
     for answer in admissions {
-        let engine = Engine::new(&answer.ok("admitted:bool engine:object")["engine"]);
+        let engine = Engine::new(&answer.assert_ok("admitted:bool engine:object")["engine"]);
         assert_eq!((&engine.id, &engine.key), (&before.id, &before.key));
     }
     assert_eq!(fleet.engine_processes().len(), 1);
-    assert_eq!(fleet.audit("wake").len(), 1, "a call that shares another's outcome writes nothing");
+    assert_eq!(fleet.audit_rows("wake").len(), 1, "a call that shares another's outcome writes nothing");
 }

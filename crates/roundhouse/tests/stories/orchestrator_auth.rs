@@ -4,8 +4,8 @@ use contract::{EngineKey, PlatformKey};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::http::{ask, ask_raw, client};
-use crate::support::{Deployment, Fleet, Up};
+use crate::support::http::{client, send, send_raw};
+use crate::support::{Deployment, Fleet, RunningUp};
 
 /// All endpoints of a product.
 const PRODUCT_CALLS: [&str; 7] = [
@@ -19,16 +19,16 @@ const PRODUCT_CALLS: [&str; 7] = [
 ];
 
 /// Calls `head` with each wrong key and each body, and asserts that the key is judged before anything else.
-async fn is_closed(up: &Up, head: &str, header: &str, wrong: &[&str], code: &str) {
+async fn assert_key_required(up: &RunningUp, head: &str, header: &str, wrong: &[&str], code: &str) {
     let too_long = vec![b' '; 2 << 20];
     let bodies: [&[u8]; 4] = [b"", b"{", b"{\"user_id\": 7}", &too_long];
     for body in bodies {
-        ask_raw(&up.base, head, &[], body).await.refused(401, code);
+        send_raw(&up.base, head, &[], body).await.assert_error(401, code);
     }
     for key in wrong {
         for body in bodies {
-            let answer = ask_raw(&up.base, head, &[(header, key)], body).await;
-            answer.refused(401, code);
+            let answer = send_raw(&up.base, head, &[(header, key)], body).await;
+            answer.assert_error(401, code);
             assert!(key.is_empty() || !answer.body.to_string().contains(key), "the answer shows the key");
         }
     }
@@ -37,7 +37,7 @@ async fn is_closed(up: &Up, head: &str, header: &str, wrong: &[&str], code: &str
 #[tokio::test]
 async fn without_the_right_key_every_call_is_refused_before_anything_else() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
     let (platform, admin) = (product.key.as_str(), up.admin_key());
@@ -46,17 +46,17 @@ async fn without_the_right_key_every_call_is_refused_before_anything_else() {
     let shorter = &platform[..platform.len() - 1];
     let wrong = [unknown.expose(), &longer, shorter, &admin, &engine.key, "", "pk-svc-"];
     for head in PRODUCT_CALLS {
-        is_closed(&up, head, "x-platform-key", &wrong, "INVALID_PLATFORM_KEY").await;
+        assert_key_required(&up, head, "x-platform-key", &wrong, "INVALID_PLATFORM_KEY").await;
     }
     let longer = format!("{admin}x");
     let wrong = [platform, &longer, &admin[..admin.len() - 1], "", "\u{e9}"];
-    is_closed(&up, "POST /products/register", "x-admin-key", &wrong, "INVALID_ADMIN_KEY").await;
+    assert_key_required(&up, "POST /products/register", "x-admin-key", &wrong, "INVALID_ADMIN_KEY").await;
     // A key in the other service's header is no key.
-    let answer = ask_raw(&up.base, "GET /engines", &[("x-admin-key", &admin)], b"").await;
-    answer.refused(401, "INVALID_PLATFORM_KEY");
+    let answer = send_raw(&up.base, "GET /engines", &[("x-admin-key", &admin)], b"").await;
+    answer.assert_error(401, "INVALID_PLATFORM_KEY");
     let key = EngineKey::generate().unwrap();
-    let answer = ask_raw(&up.base, "GET /engines", &[("x-engine-key", key.expose())], b"").await;
-    answer.refused(401, "INVALID_PLATFORM_KEY");
+    let answer = send_raw(&up.base, "GET /engines", &[("x-engine-key", key.expose())], b"").await;
+    answer.assert_error(401, "INVALID_PLATFORM_KEY");
 
     assert_eq!(product.status("ada").await, "running", "nothing has happened");
     assert_eq!(product.list("").await.1, 1);
@@ -64,15 +64,15 @@ async fn without_the_right_key_every_call_is_refused_before_anything_else() {
 
 #[tokio::test]
 async fn keys_that_are_refused_are_logged_with_whose_they_are_and_fill_no_log() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let orchestrator = place.start().await;
     for number in 0..200 {
         let (key, base) = (format!("pk-svc-{number}"), &orchestrator.base);
-        ask_raw(base, "GET /engines", &[("x-platform-key", &key)], b"")
+        send_raw(base, "GET /engines", &[("x-platform-key", &key)], b"")
             .await
-            .refused(401, "INVALID_PLATFORM_KEY");
+            .assert_error(401, "INVALID_PLATFORM_KEY");
     }
-    let ended = orchestrator.end(Signal::TERM).await;
+    let ended = orchestrator.signal_and_wait(Signal::TERM).await;
     let lines: Vec<_> = ended.output.lines().filter(|line| line.contains("A key was refused.")).collect();
     // More than one period of 10 s may have gone by.
     assert!((1..=10).contains(&lines.len()), "{} lines", lines.len());
@@ -85,21 +85,21 @@ async fn keys_that_are_refused_are_logged_with_whose_they_are_and_fill_no_log() 
 #[tokio::test]
 async fn the_key_is_judged_before_user_ids_and_queries() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let long = format!("GET /engines/{}", "x".repeat(257));
     for head in ["GET /engines?limit=0", "GET /engines?status=odd", "GET /engines/%ff", long.as_str()] {
-        ask_raw(&up.base, head, &[], b"").await.refused(401, "INVALID_PLATFORM_KEY");
+        send_raw(&up.base, head, &[], b"").await.assert_error(401, "INVALID_PLATFORM_KEY");
     }
 }
 
 #[tokio::test]
 async fn health_and_the_openapi_document_need_no_key() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
-    let health = ask(client().get(format!("{}/health", up.base))).await.ok("status:text");
+    let up = fleet.start_up().await;
+    let health = send(client().get(format!("{}/health", up.base))).await.assert_ok("status:text");
     assert_eq!(health["status"], "ok");
 
-    let answer = ask(client().get(format!("{}/openapi.json", up.base))).await;
+    let answer = send(client().get(format!("{}/openapi.json", up.base))).await;
     assert_eq!(answer.status, 200);
     let document = answer.body;
     assert!(document["openapi"].as_str().unwrap().starts_with("3.1"), "{}", document["openapi"]);
@@ -116,7 +116,7 @@ async fn health_and_the_openapi_document_need_no_key() {
 #[tokio::test]
 async fn no_path_and_no_method_leaves_the_envelope() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let key = up.product().key;
     for headers in [&[][..], &[("x-platform-key", key.as_str())]] {
         for head in [
@@ -126,7 +126,7 @@ async fn no_path_and_no_method_leaves_the_envelope() {
             "GET /engines/a/b",
             "POST /engines/a/b/admit",
         ] {
-            ask_raw(&up.base, head, headers, b"").await.refused(404, "NOT_FOUND");
+            send_raw(&up.base, head, headers, b"").await.assert_error(404, "NOT_FOUND");
         }
         for (head, allowed) in [
             ("PUT /engines", "GET"),
@@ -136,8 +136,8 @@ async fn no_path_and_no_method_leaves_the_envelope() {
             ("PATCH /engines/ada", "DELETE"),
             ("GET /products/register", "POST"),
         ] {
-            let answer = ask_raw(&up.base, head, headers, b"").await;
-            answer.refused(405, "METHOD_NOT_ALLOWED");
+            let answer = send_raw(&up.base, head, headers, b"").await;
+            answer.assert_error(405, "METHOD_NOT_ALLOWED");
             let allow = answer.header("allow").expect("an Allow header");
             assert!(allow.split(',').any(|method| method.trim() == allowed), "{head}: {allow}");
         }
@@ -147,10 +147,10 @@ async fn no_path_and_no_method_leaves_the_envelope() {
 #[tokio::test]
 async fn what_is_no_http_is_refused_and_harms_nobody() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let key = up.product().key;
     let long = format!("GET /engines?offset={}", "1".repeat(100_000));
-    let answer = ask_raw(&up.base, &long, &[("x-platform-key", &key)], b"").await;
+    let answer = send_raw(&up.base, &long, &[("x-platform-key", &key)], b"").await;
     assert!((400..500).contains(&answer.status), "{answer:?}");
     assert_eq!(up.product().list("").await.1, 0);
 }
@@ -158,7 +158,7 @@ async fn what_is_no_http_is_refused_and_harms_nobody() {
 #[tokio::test]
 async fn every_answer_names_its_request() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let key = up.product().key;
     let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
     let traceparent = format!("00-{trace}-00f067aa0ba902b7-01");
@@ -172,17 +172,17 @@ async fn every_answer_names_its_request() {
         ("GET /engines/%zz", &key),
     ] {
         let headers = [("x-platform-key", key), ("x-request-id", "order-66"), ("traceparent", &traceparent)];
-        let answer = ask_raw(&up.base, head, &headers, b"").await;
+        let answer = send_raw(&up.base, head, &headers, b"").await;
         assert_eq!(answer.header("x-request-id"), Some("order-66"), "{head}");
         let returned = answer.header("traceparent").unwrap_or_else(|| panic!("{head}: no traceparent"));
         assert_eq!(returned.split('-').nth(1), Some(trace), "{head}: {returned}");
 
         let insane = "x".repeat(5_000);
         let answer =
-            ask_raw(&up.base, head, &[("x-platform-key", key), ("x-request-id", &insane)], b"").await;
+            send_raw(&up.base, head, &[("x-platform-key", key), ("x-request-id", &insane)], b"").await;
         let made = answer.header("x-request-id").expect("an X-Request-Id");
         assert!(!made.is_empty() && made.len() < 200, "{head}: {made}");
-        let other = ask_raw(&up.base, head, &[("x-platform-key", key)], b"").await;
+        let other = send_raw(&up.base, head, &[("x-platform-key", key)], b"").await;
         assert_ne!(other.header("x-request-id"), Some(made), "{head}: each request has its own");
     }
 }
@@ -190,17 +190,17 @@ async fn every_answer_names_its_request() {
 #[tokio::test]
 async fn what_a_registration_answers_is_all_that_is_needed() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let body: Value =
         json!({"slug": "shop", "display_name": "The Shop", "policy": {"max_engines": 5}, "unknown": 1});
     let register =
         || client().post(format!("{}/products/register", up.base)).header("x-admin-key", up.admin_key());
-    let registered = ask(register().json(&body)).await.ok(crate::support::form::REGISTERED);
+    let registered = send(register().json(&body)).await.assert_ok(crate::support::schema::REGISTERED);
     assert_eq!((&registered["slug"], &registered["display_name"]), (&body["slug"], &body["display_name"]));
     assert_eq!(registered["policy"], body["policy"]);
-    ask(register().json(&body)).await.refused(409, "PRODUCT_SLUG_EXISTS");
+    send(register().json(&body)).await.assert_error(409, "PRODUCT_SLUG_EXISTS");
     let product = crate::support::Product::new(&up.base, registered["platform_api_key"].as_str().unwrap());
     assert_eq!(product.list("").await.1, 0);
-    let empty = ask(register().json(&json!({"slug": "bare", "display_name": "x", "policy": null}))).await;
-    assert_eq!(empty.ok(crate::support::form::REGISTERED)["policy"], json!({}));
+    let empty = send(register().json(&json!({"slug": "bare", "display_name": "x", "policy": null}))).await;
+    assert_eq!(empty.assert_ok(crate::support::schema::REGISTERED)["policy"], json!({}));
 }

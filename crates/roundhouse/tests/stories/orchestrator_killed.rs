@@ -3,65 +3,65 @@
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Gate, MockProvider, Reply};
 
-use crate::support::turn::{assert_whole, completed};
-use crate::support::{Fleet, eventually, in_time, processes};
+use crate::support::turn::{assert_complete_turn, assert_completed};
+use crate::support::{Fleet, eventually, processes, with_deadline};
 
 #[tokio::test]
 async fn a_stream_outlives_the_orchestrator_and_its_engine_is_adopted() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     let text = "The answer is longer than the orchestrator's life.";
-    provider.enqueue(Reply::of_text(text).chars_per_delta(5).hold(4, &gate));
+    provider.enqueue(Reply::from_text(text).chars_per_delta(5).hold(4, &gate));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let engine = up.product().engine("ada").await;
     let process = fleet.engine_process();
 
     let body = json!({"task_id": "task", "message": "Tell me.", "direct": true});
     let mut stream = engine.execute_with(&body).await;
     let watcher = engine.replay("task", 0).await;
-    stream.until("the first delta", |event| event.kind == "text_delta").await;
-    in_time("the provider holds the answer", gate.reached()).await;
-    assert_eq!(up.end(Signal::KILL).await.code, None);
+    stream.read_until("the first delta", |event| event.kind == "text_delta").await;
+    with_deadline("the provider holds the answer", gate.reached()).await;
+    assert_eq!(up.signal_and_wait(Signal::KILL).await.code, None);
     assert_eq!(fleet.engine_process(), process, "the engine runs on");
 
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let adopted = product.engine("ada").await;
     assert_eq!((&adopted.id, &adopted.url, &adopted.key), (&engine.id, &engine.url, &engine.key));
     assert_eq!(fleet.engine_process(), process, "it was adopted, not restarted");
 
     gate.release();
-    let events = stream.rest().await;
-    assert_eq!(completed(&events), text);
-    assert_eq!(watcher.rest().await, events);
-    assert_eq!(adopted.replay("task", 0).await.rest().await, events);
+    let events = stream.collect().await;
+    assert_eq!(assert_completed(&events), text);
+    assert_eq!(watcher.collect().await, events);
+    assert_eq!(adopted.replay("task", 0).await.collect().await, events);
     for event in ["start", "wake", "sleep", "crash", "restart"] {
-        assert_eq!(fleet.audit(event), [], "{event}: nothing happened to the engine");
+        assert_eq!(fleet.audit_rows(event), [], "{event}: nothing happened to the engine");
     }
 
     // What was adopted can be driven.
-    product.stop("ada").await.ok("status:text");
+    product.stop("ada").await.assert_ok("status:text");
     assert!(!processes::is_alive(process));
-    product.start("ada").await.ok("status:text url:url");
+    product.start("ada").await.assert_ok("status:text url:url");
     assert_ne!(fleet.engine_process(), process);
 }
 
 #[tokio::test]
 async fn an_engine_that_died_while_the_orchestrator_was_dead_is_no_longer_running() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     up.product().engine("ada").await;
-    up.end(Signal::KILL).await;
+    up.signal_and_wait(Signal::KILL).await;
     processes::kill(fleet.engine_process());
 
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     eventually("the engine is failed", async || (product.status("ada").await == "failed").then_some(()))
         .await;
-    product.start("ada").await.ok("status:text url:url");
+    product.start("ada").await.assert_ok("status:text url:url");
     product.engine("ada").await.health().await;
     assert_eq!(fleet.engine_processes().len(), 1);
 }
@@ -69,7 +69,7 @@ async fn an_engine_that_died_while_the_orchestrator_was_dead_is_no_longer_runnin
 #[tokio::test]
 async fn a_kill_amid_first_boots_leaves_no_orphan() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let users: Vec<String> = (0..12).map(|number| format!("user-{number}")).collect();
     let calls: Vec<_> = users
@@ -80,12 +80,12 @@ async fn a_kill_amid_first_boots_leaves_no_orphan() {
         })
         .collect();
     eventually("an engine starts", async || fleet.engine_processes().first().copied()).await;
-    up.end(Signal::KILL).await;
+    up.signal_and_wait(Signal::KILL).await;
     for call in calls {
         call.abort();
     }
 
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     eventually("rows and processes match, all of them settled", async || {
         let (engines, total) = product.list("").await;
@@ -104,6 +104,6 @@ async fn a_kill_amid_first_boots_leaves_no_orphan() {
     assert_eq!(folders, rows, "no folder of a rolled-back provision is left");
     for user in &users {
         let engine = product.engine(user).await;
-        assert_whole(&engine.execute("task", "Hello!").await.rest().await);
+        assert_complete_turn(&engine.execute("task", "Hello!").await.collect().await);
     }
 }

@@ -7,24 +7,24 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::form::{ENGINE_RECORD, PROVISIONED};
-use crate::support::http::{ask, client};
-use crate::support::turn::completed;
-use crate::support::{Deployment, Ended, Product, eventually};
+use crate::support::http::{client, send};
+use crate::support::schema::{ENGINE_RECORD, PROVISIONED};
+use crate::support::turn::assert_completed;
+use crate::support::{Deployment, Product, ProgramExit, eventually};
 
-const NEW: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
-const OTHER: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA";
+const NEW_MASTER_KEY: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
+const OTHER_MASTER_KEY: &str = "CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCA";
 const PASSWORD: &str = "correct-horse-battery";
 
 /// Runs a command of the binary with these variables.
-async fn command(place: &Deployment, arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
+async fn command(place: &Deployment, arguments: &[&str], variables: &[(&str, &str)]) -> ProgramExit {
     let variables: BTreeMap<String, String> =
         variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    place.fleet.home.run(arguments, &variables).ended().await
+    place.fleet.test_env.run(arguments, &variables).wait().await
 }
 
 /// Checks the ledger.
-async fn verify(place: &Deployment) -> Ended {
+async fn verify_audit_log(place: &Deployment) -> ProgramExit {
     command(place, &["audit", "verify"], &[("ORCH_DATABASE_URL", &place.database().url())]).await
 }
 
@@ -32,32 +32,34 @@ async fn verify(place: &Deployment) -> Ended {
 async fn a_fleet_whose_registry_is_in_postgresql_lives_as_with_a_file() {
     let Some(place) = Deployment::postgres() else { return };
     let (orchestrator, product) = place.start_with_product().await;
-    assert_eq!(product.provision("ada").await.ok(PROVISIONED)["status"], "running");
+    assert_eq!(product.provision("ada").await.assert_ok(PROVISIONED)["status"], "running");
     let engine = product.engine("ada").await;
-    assert_eq!(completed(&engine.execute("task", "Is it?").await.rest().await), "So it is.");
-    product.provision("ada").await.refused(409, "ENGINE_ALREADY_EXISTS");
-    let key = product.rotate("ada").await.ok("new_api_key:engine-key")["new_api_key"].take();
+    assert_eq!(assert_completed(&engine.execute("task", "Is it?").await.collect().await), "So it is.");
+    product.provision("ada").await.assert_error(409, "ENGINE_ALREADY_EXISTS");
+    let key = product.rotate_key("ada").await.assert_ok("new_api_key:engine-key")["new_api_key"].take();
     product.engine("bob").await;
-    product.stop("bob").await.ok("status:text");
+    product.stop("bob").await.assert_ok("status:text");
     assert!(!place.fleet.folder().join("registry.sqlite").exists());
     let process = place.process_of(&engine);
 
     // Killed, and ended well: the next one knows all.
     let orchestrator = place.kill_and_start(orchestrator).await;
-    orchestrator.end(Signal::TERM).await.well();
+    orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
     let _orchestrator = place.start().await;
-    let record = product.get("ada").await.ok(ENGINE_RECORD);
+    let record = product.get("ada").await.assert_ok(ENGINE_RECORD);
     assert_eq!((&record["status"], &record["api_key"]), (&json!("running"), &key));
     assert_eq!(place.process_of(&engine), process, "it was adopted, not restarted");
     assert_eq!(product.status("bob").await, "stopped");
     let metrics = product.call(Method::GET, "/metrics", None).await;
     assert_eq!((&metrics.body["provisions_1h"], &metrics.body["total_provisions"]), (&json!(2), &json!(2)));
-    product.delete("bob").await.ok("status:text engine_id:engine");
-    let events: Vec<Value> =
-        product.call(Method::GET, "/audit", None).await.ok("rows:array")["rows"].as_array().unwrap().clone();
+    product.delete("bob").await.assert_ok("status:text engine_id:engine");
+    let events: Vec<Value> = product.call(Method::GET, "/audit", None).await.assert_ok("rows:array")["rows"]
+        .as_array()
+        .unwrap()
+        .clone();
     let events: Vec<&str> = events.iter().rev().map(|row| row["event"].as_str().unwrap()).collect();
     assert_eq!(events, ["register", "provision", "rotate_key", "provision", "stop", "destroy"]);
-    assert!(verify(&place).await.well().contains(": 6 row(s)"));
+    assert!(verify_audit_log(&place).await.assert_success().contains(": 6 row(s)"));
 }
 
 #[tokio::test]
@@ -67,16 +69,16 @@ async fn many_at_once_make_one_engine_and_never_too_many() {
     let product = orchestrator.register("shop", json!({"max_engines": 3})).await;
     let same = join_all((0..40).map(|_| product.engine("ada"))).await;
     assert!(same.iter().all(|engine| (&engine.id, &engine.key) == (&same[0].id, &same[0].key)));
-    assert_eq!(product.audit("provision").await.len(), 1);
+    assert_eq!(product.audit_rows("provision").await.len(), 1);
     let users: Vec<String> = (0..20).map(|number| format!("user-{number}")).collect();
     let answers = join_all(users.iter().map(|user| product.provision(user))).await;
     let taken = answers.iter().filter(|answer| answer.status == 200).count();
     assert_eq!(taken, 2, "{answers:?}");
     for answer in answers.into_iter().filter(|answer| answer.status != 200) {
-        answer.refused(429, "QUOTA_EXCEEDED");
+        answer.assert_error(429, "QUOTA_EXCEEDED");
     }
     assert_eq!(product.list("").await.1, 3);
-    verify(&place).await.well();
+    verify_audit_log(&place).await.assert_success();
 }
 
 #[tokio::test]
@@ -84,9 +86,9 @@ async fn the_ledger_can_only_grow_and_what_was_changed_is_found() {
     let Some(place) = Deployment::postgres() else { return };
     let (orchestrator, product) = place.start_with_product().await;
     product.engine("ada").await;
-    product.stop("ada").await.ok("status:text");
+    product.stop("ada").await.assert_ok("status:text");
     // Beside a running orchestrator.
-    assert!(verify(&place).await.well().contains(": 3 row(s)"));
+    assert!(verify_audit_log(&place).await.assert_success().contains(": 3 row(s)"));
     let database = place.database();
     for statement in [
         "UPDATE audit_log SET at = at + 1",
@@ -94,23 +96,23 @@ async fn the_ledger_can_only_grow_and_what_was_changed_is_found() {
         "TRUNCATE audit_log",
         "TRUNCATE products CASCADE",
     ] {
-        let why = database.try_ask(statement).expect_err(statement);
+        let why = database.try_query(statement).expect_err(statement);
         assert!(why.contains("append-only"), "{statement}: {why}");
     }
-    orchestrator.end(Signal::TERM).await.well();
-    verify(&place).await.well();
+    orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
+    verify_audit_log(&place).await.assert_success();
     let tamper = |statement: &str| {
-        database.ask(&format!(
+        database.query(&format!(
             "ALTER TABLE audit_log DISABLE TRIGGER USER; {statement}; ALTER TABLE audit_log ENABLE TRIGGER USER"
         ));
     };
-    let product_id = database.ask("SELECT product_id FROM products");
+    let product_id = database.query("SELECT product_id FROM products");
     tamper("UPDATE audit_log SET at = at + 1 WHERE id = 2");
-    verify(&place).await.refused(1, &[&product_id, "row 2 was changed", "broken"]);
+    verify_audit_log(&place).await.assert_failure(1, &[&product_id, "row 2 was changed", "broken"]);
     tamper("UPDATE audit_log SET at = at - 1 WHERE id = 2");
-    verify(&place).await.well();
+    verify_audit_log(&place).await.assert_success();
     tamper("DELETE FROM audit_log WHERE id = 3");
-    verify(&place).await.refused(1, &[&product_id, "row 3 is missing", "broken"]);
+    verify_audit_log(&place).await.assert_failure(1, &[&product_id, "row 3 is missing", "broken"]);
 }
 
 #[tokio::test]
@@ -120,53 +122,65 @@ async fn after_a_rekey_the_new_key_opens_everything_and_the_old_one_nothing() {
     let ada = product.engine("ada").await;
     let url = place.database().url();
     let rekey = async |old: &str| {
-        let variables =
-            [("ORCH_DATABASE_URL", url.as_str()), ("ORCH_MASTER_KEY", NEW), ("ORCH_MASTER_KEY_OLD", old)];
+        let variables = [
+            ("ORCH_DATABASE_URL", url.as_str()),
+            ("ORCH_MASTER_KEY", NEW_MASTER_KEY),
+            ("ORCH_MASTER_KEY_OLD", old),
+        ];
         command(&place, &["rekey"], &variables).await
     };
     // Not while an orchestrator holds the registry.
     let holder = orchestrator.program.pid().as_raw_nonzero().to_string();
-    rekey(&place.master_key).await.refused(2, &[&place.database().name, &holder]);
-    orchestrator.end(Signal::TERM).await.well();
-    let said = rekey(OTHER).await.refused(2, &["ORCH_MASTER_KEY_OLD", "nothing was changed"]);
-    assert!(!said.contains(&place.master_key) && !said.contains(NEW) && !said.contains(OTHER), "{said}");
-    assert!(rekey(&place.master_key).await.well().contains("1 engine(s)"));
-    assert!(rekey(&place.master_key).await.well().contains("already"));
-    place.launch().program.ended().await.refused(2, &["roundhouse rekey", "ORCH_MASTER_KEY_OLD"]);
+    rekey(&place.master_key).await.assert_failure(2, &[&place.database().name, &holder]);
+    orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
+    let said =
+        rekey(OTHER_MASTER_KEY).await.assert_failure(2, &["ORCH_MASTER_KEY_OLD", "nothing was changed"]);
+    assert!(
+        !said.contains(&place.master_key)
+            && !said.contains(NEW_MASTER_KEY)
+            && !said.contains(OTHER_MASTER_KEY),
+        "{said}"
+    );
+    assert!(rekey(&place.master_key).await.assert_success().contains("1 engine(s)"));
+    assert!(rekey(&place.master_key).await.assert_success().contains("already"));
+    place.launch().program.wait().await.assert_failure(2, &["roundhouse rekey", "ORCH_MASTER_KEY_OLD"]);
 
-    let mut orchestrator = place.launch_with("ORCH_MASTER_KEY", NEW);
-    orchestrator.is_ready().await;
+    let mut orchestrator = place.launch_with("ORCH_MASTER_KEY", NEW_MASTER_KEY);
+    orchestrator.wait_ready().await;
     assert_eq!(product.engine("ada").await.key, ada.key);
-    product.stop("ada").await.ok("status:text");
-    product.start("ada").await.ok("status:text url:url");
-    product.engine("ada").await.tell("task", "Hello!").await;
+    product.stop("ada").await.assert_ok("status:text");
+    product.start("ada").await.assert_ok("status:text url:url");
+    product.engine("ada").await.run_turn("task", "Hello!").await;
 }
 
 #[tokio::test]
 async fn a_url_that_leads_nowhere_is_named_without_its_password() {
     let Some(place) = Deployment::postgres() else { return };
-    let free = place.fleet.home.ports.last();
+    let free = place.fleet.test_env.ports.last();
     let server = place.database().url();
     let (scheme, rest) = server.split_once("://").unwrap();
     let host = rest.split('/').next().unwrap().rsplit('@').next().unwrap();
     let user = rest.split(['@', ':']).next().unwrap();
-    let absent = format!("{}_absent", place.database().name);
+    let none_if_not_found = format!("{}_absent", place.database().name);
     // What the URL is, and what is said of it.
     let urls = [
         (format!("postgres://ada:{PASSWORD}@127.0.0.1:{free}/registry"), format!("127.0.0.1:{free}")),
-        (format!("{scheme}://{user}:{PASSWORD}@{host}/{absent}"), format!("\"{absent}\" does not exist")),
+        (
+            format!("{scheme}://{user}:{PASSWORD}@{host}/{none_if_not_found}"),
+            format!("\"{none_if_not_found}\" does not exist"),
+        ),
         (format!("postgres://ada:{PASSWORD}@127.0.0.1:no-port/registry"), "ORCH_DATABASE_URL".to_owned()),
         (format!("mysql://ada:{PASSWORD}@127.0.0.1/registry"), "ORCH_DATABASE_URL".to_owned()),
     ];
     for (url, named) in urls {
-        let ended = place.launch_with("ORCH_DATABASE_URL", &url).program.ended().await;
+        let ended = place.launch_with("ORCH_DATABASE_URL", &url).program.wait().await;
         assert!(matches!(ended.code, Some(1 | 2)), "{ended:?}");
         assert!(
             ended.output.contains(&named) && !ended.output.contains(PASSWORD),
             "no {named:?} in: {ended:?}"
         );
         for arguments in [["audit", "verify"].as_slice(), &["rekey"]] {
-            let keys = [("ORCH_MASTER_KEY", NEW), ("ORCH_MASTER_KEY_OLD", OTHER)];
+            let keys = [("ORCH_MASTER_KEY", NEW_MASTER_KEY), ("ORCH_MASTER_KEY_OLD", OTHER_MASTER_KEY)];
             let variables = [&[("ORCH_DATABASE_URL", url.as_str())], keys.as_slice()].concat();
             let ended = command(&place, arguments, &variables).await;
             assert!(ended.code.is_some_and(|code| code != 0), "{arguments:?}: {ended:?}");
@@ -185,7 +199,7 @@ async fn a_check_of_the_configuration_shows_the_database_and_not_its_password() 
     let url = format!("postgres://ada:{PASSWORD}@127.0.0.1:5999/registry");
     variables.insert("ORCH_DATABASE_URL".to_owned(), url);
     let arguments = ["orchestrator", "--check", "--offline"];
-    let said = place.fleet.home.run(&arguments, &variables).ended().await.well();
+    let said = place.fleet.test_env.run(&arguments, &variables).wait().await.assert_success();
     assert!(
         said.contains("127.0.0.1:5999") && said.contains("registry") && !said.contains(PASSWORD),
         "{said}"
@@ -200,30 +214,30 @@ async fn a_standby_waits_says_for_whom_and_takes_over() {
     let process = place.process_of(&engine);
     let mut standby = place.launch_second();
     let holder = orchestrator.program.pid().as_raw_nonzero().to_string();
-    let said = standby.program.says(&holder).await.expect("it names the holder");
+    let said = standby.program.wait_for_output(&holder).await.expect("it names the holder");
     assert!(!said.contains(&place.master_key) && !said.contains(&place.admin_key), "{said}");
     let waiting = Product::new(&standby.base, &product.key);
     let answer = waiting.provision("eve").await;
     assert_eq!(answer.header("retry-after"), Some("1"), "{answer:?}");
-    answer.refused(503, "STARTING_UP");
+    answer.assert_error(503, "STARTING_UP");
     product.engine("bob").await;
 
-    assert_eq!(orchestrator.end(Signal::KILL).await.code, None);
-    standby.is_ready().await;
+    assert_eq!(orchestrator.signal_and_wait(Signal::KILL).await.code, None);
+    standby.wait_ready().await;
     assert_eq!(waiting.engine("ada").await.key, engine.key);
     assert_eq!(place.process_of(&engine), process, "it was adopted, not restarted");
-    waiting.stop("bob").await.ok("status:text");
+    waiting.stop("bob").await.assert_ok("status:text");
     // Whoever comes now waits in turn, and is let in by an end in good order.
     let mut third = place.launch();
     third
         .program
-        .says(&standby.program.pid().as_raw_nonzero().to_string())
+        .wait_for_output(&standby.program.pid().as_raw_nonzero().to_string())
         .await
         .expect("it names the holder");
-    standby.end(Signal::TERM).await.well();
-    third.is_ready().await;
+    standby.signal_and_wait(Signal::TERM).await.assert_success();
+    third.wait_ready().await;
     assert_eq!(product.status("bob").await, "stopped");
-    assert_eq!(product.audit("provision").await.len(), 2);
+    assert_eq!(product.audit_rows("provision").await.len(), 2);
 }
 
 #[tokio::test]
@@ -238,20 +252,20 @@ async fn texts_that_a_database_may_stumble_over_are_kept_or_refused() {
     let listed: Vec<Value> =
         product.list("").await.0.into_iter().map(|engine| engine["user_id"].clone()).collect();
     assert_eq!(listed, users);
-    let row = product.audit("provision").await;
+    let row = product.audit_rows("provision").await;
     assert_eq!(row.iter().map(|row| row.0.as_str()).collect::<Vec<_>>(), users);
     // No text of PostgreSQL's holds a null byte.
-    product.provision("nu\0l").await.refused(400, "INVALID_REQUEST");
+    product.provision("nu\0l").await.assert_error(400, "INVALID_REQUEST");
     let register = |body: Value| {
         let request = client().post(format!("{}/products/register", product.base));
-        ask(request.header("x-admin-key", &place.admin_key).json(&body))
+        send(request.header("x-admin-key", &place.admin_key).json(&body))
     };
     let named = register(json!({"slug": "null", "display_name": "nu\0l"})).await;
     assert!(named.status == 400 || named.body["display_name"] == "nu\0l", "{named:?}");
     let policy = json!({"oauth_redirect_base_url": "https://example.com/\0"});
     let policed = register(json!({"slug": "policed", "display_name": "x", "policy": policy})).await;
     assert!([200, 400].contains(&policed.status), "{policed:?}");
-    verify(&place).await.well();
+    verify_audit_log(&place).await.assert_success();
 }
 
 #[tokio::test]
@@ -260,7 +274,7 @@ async fn events_are_told_as_they_commit() {
     let (_orchestrator, product) = place.start_with_product().await;
     let mut stream = product.request(Method::GET, "/events?after=0").send().await.unwrap();
     product.engine("ada").await;
-    product.stop("ada").await.ok("status:text");
+    product.stop("ada").await.assert_ok("status:text");
     let mut told = String::new();
     eventually("all three are told", async || {
         told += std::str::from_utf8(&stream.chunk().await.unwrap().expect("it goes on")).unwrap();

@@ -8,14 +8,14 @@ use std::process::Command;
 use serde_json::json;
 use strict_provider::{Gate, Reply};
 
-use crate::support::calls::message;
-use crate::support::model::{note, reached};
-use crate::support::programs::{call, done, shell};
-use crate::support::turn::completed;
-use crate::support::{Deployment, Home, Rig, has};
+use crate::support::engine_calls::direct_message;
+use crate::support::engine_fixture::{memory_set_reply, wait_gate_reached};
+use crate::support::tool_programs::{done_reply, shell_reply, tool_reply};
+use crate::support::turn::assert_completed;
+use crate::support::{Deployment, EngineFixture, TestEnv, is_installed};
 
 /// Notes the file of each `fsync` and `fdatasync`.
-const NOTES_SYNCS: &str = r#"
+const SYNC_RECORDER_SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>
@@ -42,19 +42,19 @@ int fdatasync(int fd) { note(fd); return syscall(SYS_fdatasync, fd); }
 "#;
 
 /// The library, and where it notes what it sees.
-struct Syncs {
+struct SyncRecorder {
     library: PathBuf,
     notes: PathBuf,
 }
 
-impl Syncs {
+impl SyncRecorder {
     /// Builds the library in a folder; none where no C compiler is.
-    fn new(home: &Home) -> Option<Self> {
-        if !has("cc") {
+    fn new(home: &TestEnv) -> Option<Self> {
+        if !is_installed("cc") {
             return None;
         }
         let (source, library) = (home.path().join("syncs.c"), home.path().join("syncs.so"));
-        fs::write(&source, NOTES_SYNCS).unwrap();
+        fs::write(&source, SYNC_RECORDER_SOURCE).unwrap();
         let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
         assert!(built.unwrap().success());
         Some(Self { library, notes: home.path().join("notes-of-syncs") })
@@ -66,7 +66,7 @@ impl Syncs {
     }
 
     /// How often it was waited for the log of this database.
-    fn of(&self, database: &str) -> usize {
+    fn sync_count(&self, database: &str) -> usize {
         let log = format!("/{database}-wal");
         fs::read_to_string(&self.notes)
             .unwrap_or_default()
@@ -78,14 +78,14 @@ impl Syncs {
 
 #[tokio::test]
 async fn what_an_orchestrator_acknowledges_is_on_the_disk() {
-    let place = Deployment::plain();
-    let Some(syncs) = Syncs::new(&place.fleet.home) else { return };
-    let place = syncs.variables().into_iter().fold(place, |place, (name, value)| place.with(name, value));
+    let place = Deployment::process_and_sqlite();
+    let Some(syncs) = SyncRecorder::new(&place.fleet.test_env) else { return };
+    let place = syncs.variables().into_iter().fold(place, |place, (name, value)| place.with_env(name, value));
     let (orchestrator, product) = place.start_with_product().await;
-    let mut before = syncs.of("registry.sqlite");
+    let mut before = syncs.sync_count("registry.sqlite");
     assert!(before > 0);
     let mut grew = |what: &str| {
-        let now = syncs.of("registry.sqlite");
+        let now = syncs.sync_count("registry.sqlite");
         assert!(now > before, "{what} was acknowledged and not on the disk");
         before = now;
     };
@@ -93,54 +93,55 @@ async fn what_an_orchestrator_acknowledges_is_on_the_disk() {
     grew("a registration");
     product.engine("ada").await;
     grew("a provision");
-    product.rotate("ada").await.ok("new_api_key:engine-key");
+    product.rotate_key("ada").await.assert_ok("new_api_key:engine-key");
     grew("another key");
-    product.stop("ada").await.ok("status:text");
+    product.stop("ada").await.assert_ok("status:text");
     grew("a stop");
-    product.delete("ada").await.ok("status:text engine_id:engine");
+    product.delete("ada").await.assert_ok("status:text engine_id:engine");
     grew("an end");
 }
 
 #[tokio::test]
 async fn what_an_engine_must_not_do_twice_is_on_the_disk_before_it_is_done() {
     let gate = Gate::new();
-    let replies = [note("colour", "green"), done(), Reply::of_text("Hello.").hold(0, &gate)];
-    let home = Home::new();
-    let Some(syncs) = Syncs::new(&home) else { return };
-    let rig = Rig::of("anthropic", replies, |place| {
+    let replies =
+        [memory_set_reply("colour", "green"), done_reply(), Reply::from_text("Hello.").hold(0, &gate)];
+    let home = TestEnv::new();
+    let Some(syncs) = SyncRecorder::new(&home) else { return };
+    let rig = EngineFixture::with_setup("anthropic", replies, |place| {
         let permissions = r#"{"tools": {"shell": "allow", "write_file": "ask"}}"#;
-        let place = place.with_programs().with_file("permissions.json", permissions);
-        syncs.variables().into_iter().fold(place, |place, (name, value)| place.with(name, value))
+        let place = place.allowing_unconfined().with_catalog_file("permissions.json", permissions);
+        syncs.variables().into_iter().fold(place, |place, (name, value)| place.with_env(name, value))
     })
     .await;
-    let now = || syncs.of("brain.sqlite");
+    let now = || syncs.sync_count("brain.sqlite");
     // The first commits begin the log.
-    rig.engine.tell("task", "Note my colour.").await;
+    rig.engine.run_turn("task", "Note my colour.").await;
 
     // Neither the opening of a turn nor what can be done again waits for the disk.
     let before = now();
-    let stream = rig.engine.execute_with(&message("task", "Hello!")).await;
-    reached(&gate).await;
+    let stream = rig.engine.execute_with(&direct_message("task", "Hello!")).await;
+    wait_gate_reached(&gate).await;
     assert_eq!(now(), before, "the model is asked at once");
     gate.release();
-    completed(&stream.rest().await);
-    rig.provider.enqueue_all([call("list_files", json!({"path": "."})), done()]);
-    rig.engine.tell("task", "What is there?").await;
+    assert_completed(&stream.collect().await);
+    rig.provider.enqueue_all([tool_reply("list_files", json!({"path": "."})), done_reply()]);
+    rig.engine.run_turn("task", "What is there?").await;
     assert_eq!(now(), before);
 
     // What cannot be done again is on the disk before it is done, and so is what a person answers.
-    rig.provider.enqueue_all([shell("echo once >> list"), done()]);
-    let mut stream = rig.engine.execute_with(&message("task", "Count.")).await;
-    stream.until("the call", |event| event.kind == "tool_call").await;
+    rig.provider.enqueue_all([shell_reply("echo once >> list"), done_reply()]);
+    let mut stream = rig.engine.execute_with(&direct_message("task", "Count.")).await;
+    stream.read_until("the call", |event| event.kind == "tool_call").await;
     let called = now();
     assert!(called > before, "the call is told of before it is on the disk");
-    completed(&stream.rest().await);
+    assert_completed(&stream.collect().await);
 
     let write = json!({"path": "notes.txt", "content": "x"});
-    rig.provider.enqueue_all([call("write_file", write), done()]);
-    let (stream, _) = rig.engine.until_asked(&message("task", "Write.")).await;
+    rig.provider.enqueue_all([tool_reply("write_file", write), done_reply()]);
+    let (stream, _) = rig.engine.run_until_hitl_request(&direct_message("task", "Write.")).await;
     let asked = now();
-    rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
+    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
     assert!(now() > asked, "an answer was taken and is not on the disk");
-    completed(&stream.rest().await);
+    assert_completed(&stream.collect().await);
 }

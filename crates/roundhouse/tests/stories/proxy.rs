@@ -2,30 +2,43 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Gate, MockProvider, Reply};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::support::calls::message;
-use crate::support::http::{ask, ask_raw, segment};
-use crate::support::model::{left_alone, reached};
-use crate::support::turn::{completed, shown};
-use crate::support::{Answer, Deployment, Engine, EventStream, Fleet, Product, QUICK, eventually, in_time};
+use crate::support::engine_calls::direct_message;
+use crate::support::engine_fixture::{wait_gate_reached, wait_provider_idle};
+use crate::support::http::{path_segment, send, send_raw};
+use crate::support::turn::{assert_completed, visible_text};
+use crate::support::{
+    Deployment, Engine, EventStream, Fleet, HttpResponse, Product, QUICK_SCRIPT, eventually, with_deadline,
+};
 
 /// What a call through the orchestrator answers.
-async fn through(product: &Product, method: Method, path: &str, body: Option<Value>) -> Answer {
-    product.call(method, &Product::proxied("ada", path), body).await
+async fn call_through_proxy(
+    product: &Product,
+    method: Method,
+    path: &str,
+    body: Option<Value>,
+) -> HttpResponse {
+    product.call(method, &Product::proxy_path("ada", path), body).await
 }
 
 /// Asserts that a call answers the same through the orchestrator as from the engine.
-async fn same(product: &Product, engine: &Engine, method: Method, path: &str, body: Option<Value>) -> Answer {
+async fn assert_same_response(
+    product: &Product,
+    engine: &Engine,
+    method: Method,
+    path: &str,
+    body: Option<Value>,
+) -> HttpResponse {
     let request = engine.request(method.clone(), path);
-    let direct = ask(match &body {
+    let direct = send(match &body {
         Some(body) => request.json(body),
         None => request,
     })
     .await;
-    let passed = through(product, method.clone(), path, body).await;
+    let passed = call_through_proxy(product, method.clone(), path, body).await;
     assert_eq!((passed.status, &passed.body), (direct.status, &direct.body), "{method} {path}");
     for name in ["content-type", "allow", "retry-after"] {
         assert_eq!(passed.header(name), direct.header(name), "{name} of {method} {path}");
@@ -37,87 +50,87 @@ async fn same(product: &Product, engine: &Engine, method: Method, path: &str, bo
 
 #[tokio::test]
 async fn a_turn_is_streamed_as_it_comes() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     let text = "One two three four five six seven eight nine ten.";
-    provider.enqueue(Reply::of_text(text).chars_per_delta(4).hold(5, &gate));
+    provider.enqueue(Reply::from_text(text).chars_per_delta(4).hold(5, &gate));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
-    let request = product.request(Method::POST, &Product::proxied("ada", "/execute"));
-    let mut stream = EventStream::open(request.json(&message("task", "Count."))).await;
-    reached(&gate).await;
+    let request = product.request(Method::POST, &Product::proxy_path("ada", "/execute"));
+    let mut stream = EventStream::open(request.json(&direct_message("task", "Count."))).await;
+    wait_gate_reached(&gate).await;
     // What the model has said is here, although the answer is far from its end.
-    while shown(&stream.seen, "text_delta").len() < 20 {
+    while visible_text(&stream.received, "text_delta").len() < 20 {
         stream.next().await.expect("the stream goes on");
     }
     gate.release();
-    let events = stream.rest().await;
-    assert_eq!(completed(&events), text);
-    assert_eq!(engine.replay("task", 0).await.rest().await, events);
-    let replay = Product::proxied("ada", "/execute/replay?task_id=task&after=0");
-    assert_eq!(EventStream::open(product.request(Method::GET, &replay)).await.rest().await, events);
+    let events = stream.collect().await;
+    assert_eq!(assert_completed(&events), text);
+    assert_eq!(engine.replay("task", 0).await.collect().await, events);
+    let replay = Product::proxy_path("ada", "/execute/replay?task_id=task&after=0");
+    assert_eq!(EventStream::open(product.request(Method::GET, &replay)).await.collect().await, events);
 }
 
 #[tokio::test]
 async fn who_hangs_up_stops_nothing() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
-    provider.enqueue(Reply::of_text("Nobody listens.").hold(1, &gate));
+    provider.enqueue(Reply::from_text("Nobody listens.").hold(1, &gate));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
-    let request = product.request(Method::POST, &Product::proxied("ada", "/execute"));
-    let stream = EventStream::open(request.json(&message("task", "Go."))).await;
-    reached(&gate).await;
+    let request = product.request(Method::POST, &Product::proxy_path("ada", "/execute"));
+    let stream = EventStream::open(request.json(&direct_message("task", "Go."))).await;
+    wait_gate_reached(&gate).await;
     drop(stream);
     gate.release();
-    left_alone(&provider).await;
-    assert_eq!(completed(&engine.replay("task", 0).await.rest().await), "Nobody listens.");
+    wait_provider_idle(&provider).await;
+    assert_eq!(assert_completed(&engine.replay("task", 0).await.collect().await), "Nobody listens.");
 }
 
 #[tokio::test]
 async fn bodies_pass_up_to_the_engines_own_limit() {
-    let fleet = Fleet::new().with_script(QUICK);
-    let up = fleet.up().await;
+    let fleet = Fleet::new().with_script(QUICK_SCRIPT);
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
-    let path = Product::proxied("ada", "/execute");
+    let path = Product::proxy_path("ada", "/execute");
     // Unknown fields are ignored, so any body can be as large as one likes.
     let padded = |mebibytes: usize| {
         let padding = "x".repeat(mebibytes << 20);
         format!(r#"{{"task_id": "task", "message": "Hello!", "direct": true, "padding": "{padding}"}}"#)
     };
     let request = product.request(Method::POST, &path).body(padded(31));
-    completed(&EventStream::open(request).await.rest().await);
+    assert_completed(&EventStream::open(request).await.collect().await);
     let large = padded(33);
     let direct =
-        ask_raw(&engine.url, "POST /execute", &[("x-engine-key", &engine.key)], large.as_bytes()).await;
-    direct.refused(413, "PAYLOAD_TOO_LARGE");
+        send_raw(&engine.url, "POST /execute", &[("x-engine-key", &engine.key)], large.as_bytes()).await;
+    direct.assert_error(413, "PAYLOAD_TOO_LARGE");
     let head = format!("POST {path}");
-    let passed = ask_raw(&up.base, &head, &[("x-platform-key", &product.key)], large.as_bytes()).await;
+    let passed = send_raw(&up.base, &head, &[("x-platform-key", &product.key)], large.as_bytes()).await;
     assert_eq!((passed.status, &passed.body), (direct.status, &direct.body));
     // The orchestrator's own limit holds for its own calls.
-    let answer = ask_raw(
+    let answer = send_raw(
         &up.base,
         "POST /engines/provision",
         &[("x-platform-key", &product.key)],
         &large.as_bytes()[..2 << 20],
     )
     .await;
-    answer.refused(413, "PAYLOAD_TOO_LARGE");
-    product.engine("ada").await.tell("task", "Hello again!").await;
+    answer.assert_error(413, "PAYLOAD_TOO_LARGE");
+    product.engine("ada").await.run_turn("task", "Hello again!").await;
 }
 
 #[tokio::test]
 async fn answers_are_the_engines_own_errors_too() {
-    let fleet = Fleet::new().with_script(QUICK);
-    let up = fleet.up().await;
+    let fleet = Fleet::new().with_script(QUICK_SCRIPT);
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     let cases = [
         (Method::GET, "/tasks", None, 200),
         (Method::GET, "/openapi.json", None, 200),
@@ -133,58 +146,61 @@ async fn answers_are_the_engines_own_errors_too() {
         (Method::GET, "/tasks?limit=0", None, 400),
     ];
     for (method, path, body, status) in cases {
-        let answer = same(&product, &engine, method, path, body).await;
+        let answer = assert_same_response(&product, &engine, method, path, body).await;
         assert_eq!(answer.status, status, "{answer:?}");
     }
-    let deleted = through(&product, Method::DELETE, "/tasks/task", None).await;
+    let deleted = call_through_proxy(&product, Method::DELETE, "/tasks/task", None).await;
     assert_eq!(deleted.status, 200, "{deleted:?}");
     assert_eq!(engine.tasks("").await.1, 0);
 }
 
 /// The engine of a user whose name a client would tidy up.
-async fn admitted(product: &Product, user: &str) -> Engine {
-    let head = format!("POST /engines/{}/admit", segment(user));
+async fn admit_odd_user(product: &Product, user: &str) -> Engine {
+    let head = format!("POST /engines/{}/admit", path_segment(user));
     let headers = [("x-platform-key", product.key.as_str())];
-    let answer = ask_raw(&product.base, &head, &headers, b"{\"auto_provision\": true}").await;
-    Engine::new(&answer.ok("admitted:bool engine:object")["engine"])
+    let answer = send_raw(&product.base, &head, &headers, b"{\"auto_provision\": true}").await;
+    Engine::new(&answer.assert_ok("admitted:bool engine:object")["engine"])
 }
 
 #[tokio::test]
 async fn names_and_queries_arrive_as_they_were_written() {
-    let fleet = Fleet::new().with_script(QUICK);
-    let up = fleet.up().await;
+    let fleet = Fleet::new().with_script(QUICK_SCRIPT);
+    let up = fleet.start_up().await;
     let product = up.product();
     let headers = [("x-platform-key", product.key.as_str())];
     let tasks = ["a/b", "50 %", "ü?&#", "%2F"];
     for user in ["a/b c", "..", "provision", "ünï+%2F"] {
-        let engine = admitted(&product, user).await;
-        engine.tell(tasks[0], &format!("I am {user}.")).await;
+        let engine = admit_odd_user(&product, user).await;
+        engine.run_turn(tasks[0], &format!("I am {user}.")).await;
         // The client would tidy up dots; what is sent is exactly this.
         for query in ["", "?limit=1", "?limit=1&offset=0&unknown=%26%3D"] {
-            let head = format!("GET {}{query}", Product::proxied(user, "/tasks"));
-            let listed = ask_raw(&up.base, &head, &headers, b"").await.ok("tasks:array total:int");
+            let head = format!("GET {}{query}", Product::proxy_path(user, "/tasks"));
+            let listed = send_raw(&up.base, &head, &headers, b"").await.assert_ok("tasks:array total:int");
             assert_eq!((&listed["tasks"][0]["task_id"], &listed["total"]), (&json!(tasks[0]), &json!(1)));
         }
-        let head = format!("GET {}", Product::proxied(user, "/tasks?offset=1"));
-        let listed = ask_raw(&up.base, &head, &headers, b"").await.ok("tasks:array total:int");
+        let head = format!("GET {}", Product::proxy_path(user, "/tasks?offset=1"));
+        let listed = send_raw(&up.base, &head, &headers, b"").await.assert_ok("tasks:array total:int");
         assert_eq!(listed["tasks"], json!([]), "the query is heeded");
-        let head = format!("GET {}", Product::proxied(user, &format!("/tasks/{}", segment(tasks[0]))));
-        let found = ask_raw(&up.base, &head, &headers, b"").await.ok("messages:array");
+        let head =
+            format!("GET {}", Product::proxy_path(user, &format!("/tasks/{}", path_segment(tasks[0]))));
+        let found = send_raw(&up.base, &head, &headers, b"").await.assert_ok("messages:array");
         assert_eq!(found["messages"][0]["content"], format!("I am {user}."));
     }
     let engine = product.engine("ada").await;
     for task in tasks {
-        let body = message(task, "Hello!");
-        let path = Product::proxied("ada", "/execute");
-        completed(&EventStream::open(product.request(Method::POST, &path).json(&body)).await.rest().await);
-        let head = format!("GET {}", Product::proxied("ada", &format!("/tasks/{}", segment(task))));
-        ask_raw(&up.base, &head, &headers, b"").await.ok("messages:array");
+        let body = direct_message(task, "Hello!");
+        let path = Product::proxy_path("ada", "/execute");
+        assert_completed(
+            &EventStream::open(product.request(Method::POST, &path).json(&body)).await.collect().await,
+        );
+        let head = format!("GET {}", Product::proxy_path("ada", &format!("/tasks/{}", path_segment(task))));
+        send_raw(&up.base, &head, &headers, b"").await.assert_ok("messages:array");
     }
     assert_eq!(engine.tasks("").await.1, 4);
     for head in
         ["GET /engines/ada/proxy/tasks/%zz", "GET /engines/%zz/proxy/tasks", "GET /engines/ada/proxy/%ff"]
     {
-        let answer = ask_raw(&up.base, head, &headers, b"").await;
+        let answer = send_raw(&up.base, head, &headers, b"").await;
         assert!([400, 404].contains(&answer.status), "{head}: {answer:?}");
         assert!(answer.body["error"]["code"].is_string(), "{head}: {answer:?}");
     }
@@ -192,26 +208,26 @@ async fn names_and_queries_arrive_as_they_were_written() {
 
 #[tokio::test]
 async fn a_name_of_dots_arrives_as_it_was_written() {
-    let fleet = Fleet::new().with_script(QUICK);
-    let up = fleet.up().await;
+    let fleet = Fleet::new().with_script(QUICK_SCRIPT);
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
     for task in ["..", "."] {
-        engine.tell(task, "Hello!").await;
-        let path = format!("/tasks/{}", segment(task));
+        engine.run_turn(task, "Hello!").await;
+        let path = format!("/tasks/{}", path_segment(task));
         let direct =
-            ask_raw(&engine.url, &format!("GET {path}"), &[("x-engine-key", &engine.key)], b"").await;
-        let head = format!("GET {}", Product::proxied("ada", &path));
-        let passed = ask_raw(&up.base, &head, &[("x-platform-key", &product.key)], b"").await;
+            send_raw(&engine.url, &format!("GET {path}"), &[("x-engine-key", &engine.key)], b"").await;
+        let head = format!("GET {}", Product::proxy_path("ada", &path));
+        let passed = send_raw(&up.base, &head, &[("x-platform-key", &product.key)], b"").await;
         assert_eq!((passed.status, &passed.body), (direct.status, &direct.body));
-        passed.ok("messages:array");
+        passed.assert_ok("messages:array");
     }
 }
 
 #[tokio::test]
 async fn the_platform_key_opens_it_and_nothing_else_does() {
-    let fleet = Fleet::new().with_script(QUICK);
-    let up = fleet.up().await;
+    let fleet = Fleet::new().with_script(QUICK_SCRIPT);
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
     let other = up.register("other", json!({})).await;
@@ -221,35 +237,35 @@ async fn the_platform_key_opens_it_and_nothing_else_does() {
             let head = format!("POST /engines/{user}/proxy/execute");
             // The engine's own key in its own header opens the engine, not this.
             let headers = [("x-platform-key", key), ("x-engine-key", engine.key.as_str())];
-            ask_raw(&up.base, &head, &headers, &large).await.refused(401, "INVALID_PLATFORM_KEY");
+            send_raw(&up.base, &head, &headers, &large).await.assert_error(401, "INVALID_PLATFORM_KEY");
         }
     }
-    through(&other, Method::GET, "/tasks", None).await.refused(404, "ENGINE_NOT_FOUND");
-    let nobody = product.call(Method::GET, &Product::proxied("nobody", "/tasks"), None).await;
-    nobody.refused(404, "ENGINE_NOT_FOUND");
+    call_through_proxy(&other, Method::GET, "/tasks", None).await.assert_error(404, "ENGINE_NOT_FOUND");
+    let nobody = product.call(Method::GET, &Product::proxy_path("nobody", "/tasks"), None).await;
+    nobody.assert_error(404, "ENGINE_NOT_FOUND");
     // A wrong engine key of the caller's is none of the engine's business.
-    let request = product.request(Method::GET, &Product::proxied("ada", "/tasks"));
-    ask(request.header("x-engine-key", "sk-svc-wrong")).await.ok("tasks:array total:int");
+    let request = product.request(Method::GET, &Product::proxy_path("ada", "/tasks"));
+    send(request.header("x-engine-key", "sk-svc-wrong")).await.assert_ok("tasks:array total:int");
 
     // A rotated key is the orchestrator's to know.
-    product.call(Method::POST, "/engines/ada/rotate-key", None).await.ok("new_api_key:engine-key");
-    through(&product, Method::GET, "/tasks", None).await.ok("tasks:array total:int");
-    product.stop("ada").await.ok("status:text");
-    through(&product, Method::GET, "/tasks", None).await.refused(409, "ENGINE_NOT_RUNNING");
-    through(&product, Method::GET, "/health", None).await.refused(409, "ENGINE_NOT_RUNNING");
+    product.call(Method::POST, "/engines/ada/rotate-key", None).await.assert_ok("new_api_key:engine-key");
+    call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_ok("tasks:array total:int");
+    product.stop("ada").await.assert_ok("status:text");
+    call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_error(409, "ENGINE_NOT_RUNNING");
+    call_through_proxy(&product, Method::GET, "/health", None).await.assert_error(409, "ENGINE_NOT_RUNNING");
     assert_eq!(product.status("ada").await, "stopped", "it wakes nothing");
-    product.start("ada").await.ok("status:text url:url");
-    through(&product, Method::GET, "/tasks", None).await.ok("tasks:array total:int");
+    product.start("ada").await.assert_ok("status:text url:url");
+    call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_ok("tasks:array total:int");
 }
 
 /// Takes the place of an engine for one request: what it was sent, and what the product was answered. None if
 /// the orchestrator knew already that the engine is dead.
-async fn in_the_engines_place(
+async fn stand_in_for_engine(
     place: &Deployment,
     product: &Product,
     engine: &Engine,
     head: &str,
-) -> Option<(String, Answer)> {
+) -> Option<(String, HttpResponse)> {
     place.kill_engine(engine);
     let address = engine.url.strip_prefix("http://").unwrap();
     let listener = eventually("the port is free", async || TcpListener::bind(address).await.ok()).await;
@@ -275,10 +291,10 @@ async fn in_the_engines_place(
         ("x-own", "kept"),
         ("last-event-id", "17"),
     ];
-    let call = ask_raw(&product.base, head, &headers, b"the body");
+    let call = send_raw(&product.base, head, &headers, b"the body");
     tokio::pin!(call, double);
     tokio::select! {
-        request = &mut double => Some((request, in_time("the answer", call).await)),
+        request = &mut double => Some((request, with_deadline("the answer", call).await)),
         answer = &mut call => {
             assert_eq!(answer.status, 409, "{answer:?}");
             None
@@ -288,18 +304,18 @@ async fn in_the_engines_place(
 
 #[tokio::test]
 async fn the_engine_is_sent_its_own_key_and_all_else_as_it_was() {
-    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "300");
+    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "300");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     let path = "/tasks/a%2Fb/%C3%BC/..%2e?x=%26&y=a+b&x";
     let head = format!("PATCH /engines/ada/proxy{path}");
     let (request, answer) = eventually("the engine is doubled in time", async || {
         if product.status("ada").await != "running" {
-            product.start("ada").await.ok("status:text url:url");
+            product.start("ada").await.assert_ok("status:text url:url");
         }
         // A launch prefers the last port, and it was free.
         assert_eq!(product.engine("ada").await.url, engine.url);
-        in_the_engines_place(&place, &product, &engine, &head).await
+        stand_in_for_engine(&place, &product, &engine, &head).await
     })
     .await;
     let (first, rest) = request.split_once("\r\n").unwrap();
@@ -325,34 +341,34 @@ async fn the_engine_is_sent_its_own_key_and_all_else_as_it_was() {
 
 #[tokio::test]
 async fn an_engine_that_does_not_answer_is_said_in_the_envelope() {
-    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "300");
+    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "300");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     place.kill_engine(&engine);
-    let answer = through(&product, Method::GET, "/tasks", None).await;
+    let answer = call_through_proxy(&product, Method::GET, "/tasks", None).await;
     if answer.status == 502 {
-        answer.refused(502, "BACKEND_ERROR");
+        answer.assert_error(502, "BACKEND_ERROR");
     } else {
-        answer.refused(409, "ENGINE_NOT_RUNNING");
+        answer.assert_error(409, "ENGINE_NOT_RUNNING");
     }
-    product.becomes("ada", "failed").await;
-    through(&product, Method::GET, "/tasks", None).await.refused(409, "ENGINE_NOT_RUNNING");
+    product.wait_for_status("ada", "failed").await;
+    call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_error(409, "ENGINE_NOT_RUNNING");
 }
 
 #[tokio::test]
 async fn who_is_called_through_it_stays_awake() {
-    let place = Deployment::new().with("ORCH_IDLE_SLEEP_THRESHOLD_S", "1.5");
+    let place = Deployment::new().with_env("ORCH_IDLE_SLEEP_THRESHOLD_S", "1.5");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     let process = place.process_of(&engine);
     product.engine("bob").await;
     eventually("bob sleeps", async || {
-        through(&product, Method::GET, "/tasks", None).await.ok("tasks:array total:int");
+        call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_ok("tasks:array total:int");
         (product.status("bob").await == "sleeping").then_some(())
     })
     .await;
     assert_eq!((product.status("ada").await.as_str(), place.process_of(&engine)), ("running", process));
     // And sleeps when nobody calls any more; a call does not wake it.
-    product.becomes("ada", "sleeping").await;
-    through(&product, Method::GET, "/tasks", None).await.refused(409, "ENGINE_NOT_RUNNING");
+    product.wait_for_status("ada", "sleeping").await;
+    call_through_proxy(&product, Method::GET, "/tasks", None).await.assert_error(409, "ENGINE_NOT_RUNNING");
 }

@@ -7,14 +7,14 @@ use futures::future::join_all;
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Gate, MockProvider, Reply};
 
-use crate::support::calls::message;
-use crate::support::form::ENGINE_RECORD;
-use crate::support::model::reached;
-use crate::support::turn::completed;
+use crate::support::engine_calls::direct_message;
+use crate::support::engine_fixture::wait_gate_reached;
+use crate::support::schema::ENGINE_RECORD;
+use crate::support::turn::assert_completed;
 use crate::support::{
-    Answer, Deployment, Engine, Fleet, Product, assert_within, eventually, in_time, processes,
+    Deployment, Engine, Fleet, HttpResponse, Product, assert_within, eventually, processes, with_deadline,
 };
 
 /// What a rotation answers.
@@ -22,60 +22,60 @@ const ROTATED: &str = "new_api_key:engine-key";
 
 /// The key that a rotation answers.
 #[track_caller]
-fn new_key(answer: Answer) -> String {
-    answer.ok(ROTATED)["new_api_key"].as_str().unwrap().to_owned()
+fn new_key(answer: HttpResponse) -> String {
+    answer.assert_ok(ROTATED)["new_api_key"].as_str().unwrap().to_owned()
 }
 
 /// Asserts that a user's engine takes `key` and none of `old`, and that whoever asks is given `key`.
-async fn takes(product: &Product, user: &str, key: &str, old: &[String]) {
-    let record = product.get(user).await.ok(ENGINE_RECORD);
+async fn assert_only_key_accepted(product: &Product, user: &str, key: &str, old: &[String]) {
+    let record = product.get(user).await.assert_ok(ENGINE_RECORD);
     assert_eq!(record["api_key"], key);
     let engine = product.engine(user).await;
     assert_eq!(engine.key, key);
-    engine.get("/tasks").await.ok("tasks:array total:int");
+    engine.get("/tasks").await.assert_ok("tasks:array total:int");
     for old in old {
         let mut former = engine.clone();
         former.key.clone_from(old);
-        former.get("/tasks").await.refused(401, "INVALID_ENGINE_KEY");
-        former.execute_refused(&message("task", "Hello!")).await.refused(401, "INVALID_ENGINE_KEY");
+        former.get("/tasks").await.assert_error(401, "INVALID_ENGINE_KEY");
+        former.post_execute(&direct_message("task", "Hello!")).await.assert_error(401, "INVALID_ENGINE_KEY");
     }
 }
 
 #[tokio::test]
 async fn a_new_key_works_at_once_and_the_old_one_never_again() {
-    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
+    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
     let (orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     let process = place.process_of(&engine);
     let mut old = vec![engine.key.clone()];
-    let mut key = new_key(product.rotate("ada").await);
-    takes(&product, "ada", &key, &old).await;
+    let mut key = new_key(product.rotate_key("ada").await);
+    assert_only_key_accepted(&product, "ada", &key, &old).await;
     assert_eq!(place.process_of(&engine), process, "it was not restarted for it");
 
     // Through a stop and a start.
-    product.stop("ada").await.ok("status:text");
-    assert_eq!(product.get("ada").await.ok(ENGINE_RECORD)["api_key"], key.as_str());
-    product.start("ada").await.ok("status:text url:url");
-    takes(&product, "ada", &key, &old).await;
+    product.stop("ada").await.assert_ok("status:text");
+    assert_eq!(product.get("ada").await.assert_ok(ENGINE_RECORD)["api_key"], key.as_str());
+    product.start("ada").await.assert_ok("status:text url:url");
+    assert_only_key_accepted(&product, "ada", &key, &old).await;
     // Through the death of the engine.
-    old.push(std::mem::replace(&mut key, new_key(product.rotate("ada").await)));
+    old.push(std::mem::replace(&mut key, new_key(product.rotate_key("ada").await)));
     place.kill_engine(&engine);
-    product.becomes("ada", "failed").await;
-    product.becomes("ada", "running").await;
-    takes(&product, "ada", &key, &old).await;
+    product.wait_for_status("ada", "failed").await;
+    product.wait_for_status("ada", "running").await;
+    assert_only_key_accepted(&product, "ada", &key, &old).await;
     // Through the death of the orchestrator, and of both.
-    old.push(std::mem::replace(&mut key, new_key(product.rotate("ada").await)));
+    old.push(std::mem::replace(&mut key, new_key(product.rotate_key("ada").await)));
     let orchestrator = place.kill_and_start(orchestrator).await;
-    takes(&product, "ada", &key, &old).await;
-    old.push(std::mem::replace(&mut key, new_key(product.rotate("ada").await)));
-    orchestrator.end(Signal::KILL).await;
+    assert_only_key_accepted(&product, "ada", &key, &old).await;
+    old.push(std::mem::replace(&mut key, new_key(product.rotate_key("ada").await)));
+    orchestrator.signal_and_wait(Signal::KILL).await;
     place.kill_engine(&engine);
     let _orchestrator = place.start().await;
-    product.becomes("ada", "running").await;
-    takes(&product, "ada", &key, &old).await;
+    product.wait_for_status("ada", "running").await;
+    assert_only_key_accepted(&product, "ada", &key, &old).await;
 
-    assert_eq!(product.audit("rotate_key").await.len(), 4);
+    assert_eq!(product.audit_rows("rotate_key").await.len(), 4);
     let kept = product.engine("ada").await.messages("task").await;
     assert_eq!(kept.len(), 2, "{kept:?}");
     let keys: BTreeSet<&String> = old.iter().chain([&key]).collect();
@@ -86,19 +86,19 @@ async fn a_new_key_works_at_once_and_the_old_one_never_again() {
 #[tokio::test]
 async fn an_engine_that_was_given_another_key_elsewhere_comes_back_with_its_own() {
     let place = Deployment::new()
-        .with("ORCH_HEALTH_CHECK_INTERVAL_S", "0.2")
-        .with("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
+        .with_env("ORCH_HEALTH_CHECK_INTERVAL_S", "0.2")
+        .with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     let foreign = json!({"key_hash": "0".repeat(64)});
     assert_eq!(engine.control("set_key_hash", foreign).await.status, 200);
     // The orchestrator learns of it by the first call that it passes on.
-    product.call(Method::GET, "/engines/ada/proxy/tasks", None).await.refused(401, "INVALID_ENGINE_KEY");
-    product.becomes("ada", "failed").await;
-    product.becomes("ada", "running").await;
-    takes(&product, "ada", &engine.key, &[]).await;
-    product.call(Method::GET, "/engines/ada/proxy/tasks", None).await.ok("tasks:array total:int");
-    let crashes = product.audit("crash").await;
+    product.call(Method::GET, "/engines/ada/proxy/tasks", None).await.assert_error(401, "INVALID_ENGINE_KEY");
+    product.wait_for_status("ada", "failed").await;
+    product.wait_for_status("ada", "running").await;
+    assert_only_key_accepted(&product, "ada", &engine.key, &[]).await;
+    product.call(Method::GET, "/engines/ada/proxy/tasks", None).await.assert_ok("tasks:array total:int");
+    let crashes = product.audit_rows("crash").await;
     let reason = crashes[0].1["reason"].as_str().unwrap();
     assert_eq!(reason, "it refuses the key that the registry has for it");
 }
@@ -106,41 +106,41 @@ async fn an_engine_that_was_given_another_key_elsewhere_comes_back_with_its_own(
 #[tokio::test]
 async fn an_engine_that_does_not_run_has_no_key_to_rotate() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
-    product.rotate("nobody").await.refused(404, "ENGINE_NOT_FOUND");
+    product.rotate_key("nobody").await.assert_error(404, "ENGINE_NOT_FOUND");
     let engine = product.engine("ada").await;
-    product.stop("ada").await.ok("status:text");
-    product.rotate("ada").await.refused(409, "ENGINE_NOT_RUNNING");
-    product.start("ada").await.ok("status:text url:url");
-    takes(&product, "ada", &engine.key, &[]).await;
+    product.stop("ada").await.assert_ok("status:text");
+    product.rotate_key("ada").await.assert_error(409, "ENGINE_NOT_RUNNING");
+    product.start("ada").await.assert_ok("status:text url:url");
+    assert_only_key_accepted(&product, "ada", &engine.key, &[]).await;
     // Another product's user of that name is another user.
     let other = up.register("other", json!({})).await;
-    other.rotate("ada").await.refused(404, "ENGINE_NOT_FOUND");
+    other.rotate_key("ada").await.assert_error(404, "ENGINE_NOT_FOUND");
     let mut stranger = product.clone();
     stranger.key.clone_from(&engine.key);
-    stranger.rotate("ada").await.refused(401, "INVALID_PLATFORM_KEY");
-    takes(&product, "ada", &engine.key, &[]).await;
-    assert!(product.audit("rotate_key").await.is_empty());
-    product.delete("ada").await.ok("status:text engine_id:engine");
-    product.rotate("ada").await.refused(404, "ENGINE_NOT_FOUND");
+    stranger.rotate_key("ada").await.assert_error(401, "INVALID_PLATFORM_KEY");
+    assert_only_key_accepted(&product, "ada", &engine.key, &[]).await;
+    assert!(product.audit_rows("rotate_key").await.is_empty());
+    product.delete("ada").await.assert_ok("status:text engine_id:engine");
+    product.rotate_key("ada").await.assert_error(404, "ENGINE_NOT_FOUND");
 }
 
 /// Rotates twenty times at once; the keys of those that went well. Meanwhile, the key that anybody is given is
 /// looked at.
 async fn rotate_at_once(product: &Product) -> Vec<String> {
-    let rotations = join_all((0..20).map(|_| product.rotate("ada")));
+    let rotations = join_all((0..20).map(|_| product.rotate_key("ada")));
     let looks = join_all((0..5).map(|_| product.get("ada")));
-    let (rotations, looks) = in_time("all are answered", futures::future::join(rotations, looks)).await;
+    let (rotations, looks) = with_deadline("all are answered", futures::future::join(rotations, looks)).await;
     for look in looks {
-        look.ok(ENGINE_RECORD);
+        look.assert_ok(ENGINE_RECORD);
     }
     let mut keys = Vec::new();
     for answer in rotations {
         match answer.status {
             200 => keys.push(new_key(answer)),
-            409 => _ = answer.refused(409, "ENGINE_NOT_RUNNING"),
-            _ => _ = answer.refused(502, "BACKEND_ERROR"),
+            409 => _ = answer.assert_error(409, "ENGINE_NOT_RUNNING"),
+            _ => _ = answer.assert_error(502, "BACKEND_ERROR"),
         }
     }
     keys
@@ -149,25 +149,25 @@ async fn rotate_at_once(product: &Product) -> Vec<String> {
 #[tokio::test]
 async fn of_many_rotations_at_once_the_last_key_counts() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
     let keys = rotate_at_once(&product).await;
     assert!(!keys.is_empty(), "at least one succeeds");
-    let last = product.get("ada").await.ok(ENGINE_RECORD)["api_key"].as_str().unwrap().to_owned();
+    let last = product.get("ada").await.assert_ok(ENGINE_RECORD)["api_key"].as_str().unwrap().to_owned();
     assert!(keys.contains(&last), "it is one that was handed out");
     let mut old: Vec<String> = keys.iter().filter(|key| **key != last).cloned().collect();
     assert_eq!(old.len() + 1, keys.len(), "no key is handed out twice");
     old.push(engine.key);
-    takes(&product, "ada", &last, &old).await;
-    assert_eq!(product.audit("rotate_key").await.len(), keys.len());
-    product.engine("ada").await.tell("task", "Hello!").await;
+    assert_only_key_accepted(&product, "ada", &last, &old).await;
+    assert_eq!(product.audit_rows("rotate_key").await.len(), keys.len());
+    product.engine("ada").await.run_turn("task", "Hello!").await;
 }
 
 #[tokio::test]
 async fn a_rotation_amid_stops_and_starts_leaves_one_key_that_works() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let first = product.engine("ada").await.key;
     let upheaval = async {
@@ -181,16 +181,16 @@ async fn a_rotation_amid_stops_and_starts_leaves_one_key_that_works() {
     };
     let ((), keys) = futures::future::join(upheaval, rotate_at_once(&product)).await;
     if product.status("ada").await != "running" {
-        product.start("ada").await.ok("status:text url:url");
+        product.start("ada").await.assert_ok("status:text url:url");
     }
-    let key = product.get("ada").await.ok(ENGINE_RECORD)["api_key"].as_str().unwrap().to_owned();
+    let key = product.get("ada").await.assert_ok(ENGINE_RECORD)["api_key"].as_str().unwrap().to_owned();
     let mut old: Vec<String> = keys.into_iter().filter(|one| *one != key).collect();
     if key == first {
         assert!(old.is_empty(), "a key that was rotated away has come back");
     } else {
         old.push(first);
     }
-    takes(&product, "ada", &key, &old).await;
+    assert_only_key_accepted(&product, "ada", &key, &old).await;
 }
 
 #[tokio::test]
@@ -209,42 +209,43 @@ async fn a_rotation_that_the_orchestrator_dies_in_is_settled_by_the_next() {
             .collect();
         let before = old.last().unwrap().clone();
         eventually("a rotation is through", async || {
-            let key = product.get("ada").await.ok(ENGINE_RECORD)["api_key"].as_str().unwrap().to_owned();
+            let key =
+                product.get("ada").await.assert_ok(ENGINE_RECORD)["api_key"].as_str().unwrap().to_owned();
             (key != before).then_some(())
         })
         .await;
         orchestrator = place.kill_and_start(orchestrator).await;
         let key = product.engine("ada").await.key;
         for rotation in rotations {
-            let answer = in_time("the call ends", rotation).await.unwrap();
+            let answer = with_deadline("the call ends", rotation).await.unwrap();
             let acknowledged = answer.and_then(|answer| Some(answer["new_api_key"].as_str()?.to_owned()));
             old.extend(acknowledged.filter(|one| *one != key));
         }
-        takes(&product, "ada", &key, &old).await;
+        assert_only_key_accepted(&product, "ada", &key, &old).await;
         old.push(key);
     }
 }
 
 #[tokio::test]
 async fn a_stream_goes_on_while_the_key_is_rotated() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     let text = "The answer is longer than the life of a key.";
-    provider.enqueue(Reply::of_text(text).chars_per_delta(5).hold(3, &gate));
+    provider.enqueue(Reply::from_text(text).chars_per_delta(5).hold(3, &gate));
     let fleet = Fleet::new().with_provider(&provider);
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let product = up.product();
     let engine = product.engine("ada").await;
-    let stream = engine.execute_with(&message("task", "Tell me.")).await;
+    let stream = engine.execute_with(&direct_message("task", "Tell me.")).await;
     let watcher = engine.replay("task", 0).await;
-    reached(&gate).await;
-    let key = new_key(product.rotate("ada").await);
-    takes(&product, "ada", &key, std::slice::from_ref(&engine.key)).await;
+    wait_gate_reached(&gate).await;
+    let key = new_key(product.rotate_key("ada").await);
+    assert_only_key_accepted(&product, "ada", &key, std::slice::from_ref(&engine.key)).await;
     gate.release();
-    let events = stream.rest().await;
-    assert_eq!(completed(&events), text);
-    assert_eq!(watcher.rest().await, events);
-    assert_eq!(product.engine("ada").await.replay("task", 0).await.rest().await, events);
+    let events = stream.collect().await;
+    assert_eq!(assert_completed(&events), text);
+    assert_eq!(watcher.collect().await, events);
+    assert_eq!(product.engine("ada").await.replay("task", 0).await.collect().await, events);
 }
 
 #[tokio::test]
@@ -255,14 +256,14 @@ async fn an_engine_that_does_not_answer_keeps_a_key_that_works() {
     let process = place.process_of(&engine).unwrap();
     processes::signal(process, Signal::STOP);
     let start = Instant::now();
-    let answer = product.rotate("ada").await;
-    answer.refused(502, "BACKEND_ERROR");
+    let answer = product.rotate_key("ada").await;
+    answer.assert_error(502, "BACKEND_ERROR");
     assert_within("it is answered in time", start.elapsed(), 0.0..25.0);
     processes::signal(process, Signal::CONT);
     // Settled at the engine's next answer: until then, who asks for the key waits.
     let Engine { key, .. } = product.engine("ada").await;
     let old = if key == engine.key { Vec::new() } else { vec![engine.key] };
-    takes(&product, "ada", &key, &old).await;
-    let next = new_key(product.rotate("ada").await);
-    takes(&product, "ada", &next, &[key]).await;
+    assert_only_key_accepted(&product, "ada", &key, &old).await;
+    let next = new_key(product.rotate_key("ada").await);
+    assert_only_key_accepted(&product, "ada", &next, &[key]).await;
 }

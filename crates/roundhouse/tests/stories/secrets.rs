@@ -7,10 +7,10 @@ use contract::KeyHash;
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::support::http::{ask, client};
+use crate::support::http::{client, send};
 use crate::support::processes::contains;
-use crate::support::turn::completed;
-use crate::support::{Ended, Engine, Fleet};
+use crate::support::turn::assert_completed;
+use crate::support::{Engine, Fleet, ProgramExit};
 
 /// All files below a folder.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
@@ -27,7 +27,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Asserts that `secret` stands in no file of the deployment but those named, nor in what `up` said.
-fn stands_only_in(fleet: &Fleet, ended: &Ended, what: &str, secret: &str, allowed: &[&str]) {
+fn assert_stored_only_in(fleet: &Fleet, ended: &ProgramExit, what: &str, secret: &str, allowed: &[&str]) {
     for file in files_below(fleet.folder()) {
         let name = file.file_name().unwrap().to_str().unwrap();
         let found = contains(&fs::read(&file).unwrap(), secret.as_bytes());
@@ -38,25 +38,25 @@ fn stands_only_in(fleet: &Fleet, ended: &Ended, what: &str, secret: &str, allowe
 
 #[tokio::test]
 async fn no_key_stands_anywhere_but_in_its_own_file() {
-    let provider = strict_provider::StrictProvider::start().await.unwrap();
+    let provider = strict_provider::MockProvider::start().await.unwrap();
     let fleet = Fleet::new()
         .with_provider(&provider)
-        .with("LLM_API_KEY", "the-providers-secret-key")
-        .with("UNRELATED_SECRET", "not-for-engines");
-    let up = fleet.up().await;
+        .with_env("LLM_API_KEY", "the-providers-secret-key")
+        .with_env("UNRELATED_SECRET", "not-for-engines");
+    let up = fleet.start_up().await;
     let (product, other) = (up.product(), up.register("other", json!({})).await);
     let engine = product.engine("ada").await;
     let gone = product.engine("bob").await;
-    completed(&engine.execute("task", "Hello!").await.rest().await);
+    assert_completed(&engine.execute("task", "Hello!").await.collect().await);
     // Refusals are where keys leak: a wrong key, a key in a body, a key in a path.
     let mut wrong = engine.clone();
     wrong.key = "sk-svc-a-wrong-key-that-somebody-tried-to-enter-with".to_owned();
-    ask(wrong.request(reqwest::Method::GET, "/openapi.json")).await.refused(401, "INVALID_ENGINE_KEY");
-    ask(client().get(format!("{}/engines", up.base)).header("x-platform-key", &wrong.key))
+    send(wrong.request(reqwest::Method::GET, "/openapi.json")).await.assert_error(401, "INVALID_ENGINE_KEY");
+    send(client().get(format!("{}/engines", up.base)).header("x-platform-key", &wrong.key))
         .await
-        .refused(401, "INVALID_PLATFORM_KEY");
-    product.provision("").await.refused(400, "INVALID_REQUEST");
-    product.delete("bob").await.ok("status:text engine_id:engine");
+        .assert_error(401, "INVALID_PLATFORM_KEY");
+    product.provision("").await.assert_error(400, "INVALID_REQUEST");
+    product.delete("bob").await.assert_ok("status:text engine_id:engine");
     let master_key = fs::read_to_string(fleet.folder().join("master.key")).unwrap().trim().to_owned();
     let environment = fs::read(format!("/proc/{}/environ", fleet.engine_process().as_raw_nonzero())).unwrap();
     assert!(!contains(&environment, master_key.as_bytes()) && !contains(&environment, b"ORCH_"));
@@ -68,11 +68,11 @@ async fn no_key_stands_anywhere_but_in_its_own_file() {
     let secrets_key = String::from_utf8(secrets_key.expect("each engine has its own").to_vec()).unwrap();
     let admin_key = up.admin_key();
     // While it runs, the write-ahead logs are full; once it has ended, the files are whole. Both count.
-    let running = Ended { code: None, output: up.program.output() };
-    let plain = |ended: &Ended| {
-        stands_only_in(&fleet, ended, "the platform key", &product.key, &["platform.key"]);
-        stands_only_in(&fleet, ended, "the admin key", &admin_key, &["admin.key"]);
-        stands_only_in(&fleet, ended, "the master key", &master_key, &["master.key"]);
+    let running = ProgramExit { code: None, output: up.program.output() };
+    let plain = |ended: &ProgramExit| {
+        assert_stored_only_in(&fleet, ended, "the platform key", &product.key, &["platform.key"]);
+        assert_stored_only_in(&fleet, ended, "the admin key", &admin_key, &["admin.key"]);
+        assert_stored_only_in(&fleet, ended, "the master key", &master_key, &["master.key"]);
         for (what, key) in [
             ("another product's key", &other.key),
             ("an engine's key", &engine.key),
@@ -81,21 +81,21 @@ async fn no_key_stands_anywhere_but_in_its_own_file() {
             ("an engine's secrets key", &secrets_key),
             ("the provider's key", &"the-providers-secret-key".to_owned()),
         ] {
-            stands_only_in(&fleet, ended, what, key, &[]);
+            assert_stored_only_in(&fleet, ended, what, key, &[]);
         }
     };
     plain(&running);
-    let ended = up.end(Signal::TERM).await;
+    let ended = up.signal_and_wait(Signal::TERM).await;
     plain(&ended);
 
     // The registry keeps the hashes; nothing else does.
     let registry = ["registry.sqlite", "registry.sqlite-wal"];
     for (what, key) in [("platform", &product.key), ("other platform", &other.key), ("engine", &engine.key)] {
         let hash = KeyHash::of(key).to_hex();
-        stands_only_in(&fleet, &ended, &format!("the hash of the {what} key"), &hash, &registry);
+        assert_stored_only_in(&fleet, &ended, &format!("the hash of the {what} key"), &hash, &registry);
     }
     for key in [&admin_key, &master_key] {
-        stands_only_in(
+        assert_stored_only_in(
             &fleet,
             &ended,
             "the hash of a key of the deployment",
@@ -110,7 +110,7 @@ async fn only_the_owner_can_read_the_keys() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let fleet = Fleet::new();
-    let _up = fleet.up().await;
+    let _up = fleet.start_up().await;
     for name in ["platform.key", "admin.key", "master.key"] {
         let mode = fs::metadata(fleet.folder().join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
@@ -120,12 +120,12 @@ async fn only_the_owner_can_read_the_keys() {
 #[tokio::test]
 async fn keys_are_made_once() {
     let fleet = Fleet::new();
-    let up = fleet.up().await;
+    let up = fleet.start_up().await;
     let keys = |names: [&str; 3]| names.map(|name| fs::read_to_string(fleet.folder().join(name)).unwrap());
     let names = ["platform.key", "admin.key", "master.key"];
     let before = keys(names);
-    up.end(Signal::TERM).await.well();
-    let up = fleet.up().await;
+    up.signal_and_wait(Signal::TERM).await.assert_success();
+    let up = fleet.start_up().await;
     assert_eq!(keys(names), before);
     // A second engine's key is its own.
     let engines: Vec<Engine> = vec![up.product().engine("ada").await, up.product().engine("bob").await];

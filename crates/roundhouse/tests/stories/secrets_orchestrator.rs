@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use reqwest::{Method, RequestBuilder};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Fault, Refusal, Reply, StrictProvider};
+use strict_provider::{Fault, MockProvider, Refusal, Reply};
 
-use crate::support::http::{ask, client};
+use crate::support::http::{client, send};
 use crate::support::processes::contains;
-use crate::support::{Answer, Deployment, Ended, Engine, Fleet, Orchestrator, Product};
+use crate::support::{Deployment, Engine, Fleet, HttpResponse, Orchestrator, Product, ProgramExit};
 
 const PROVIDER_KEY: &str = "the-providers-secret-key-of-a-busy-life";
 const NEW_MASTER_KEY: &str = "BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBA";
@@ -27,7 +27,7 @@ fn searchable(bytes: &[u8]) -> String {
 }
 
 /// The forms of a key: its text, and the bytes that the text stands for.
-fn forms(key: &str) -> Vec<String> {
+fn secret_forms(key: &str) -> Vec<String> {
     let random = key.trim_start_matches("sk-svc-").trim_start_matches("pk-svc-");
     let value = |byte: u8| match byte {
         b'A'..=b'Z' => Some(byte - b'A'),
@@ -59,11 +59,11 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 
 /// Asserts that none of the secrets stands in a file of the deployment, in what any program said, or in an
 /// answer. `known` is something that the registry holds: it is found, or the search is no search.
-fn stand_nowhere(place: &Deployment, secrets: &Secrets, answers: &str, known: &str) {
+fn assert_stored_nowhere(place: &Deployment, secrets: &Secrets, answers: &str, known: &str) {
     let mut searched = Vec::new();
     let mut holders_of_known = Vec::new();
     // What programs said lies beside the deployment's folder.
-    for file in files_below(place.fleet.home.path()) {
+    for file in files_below(place.fleet.test_env.path()) {
         // An engine may tidy up while it is looked at.
         let Ok(bytes) = fs::read(&file) else { continue };
         let text = searchable(&bytes);
@@ -88,16 +88,16 @@ fn stand_nowhere(place: &Deployment, secrets: &Secrets, answers: &str, known: &s
 
 /// The answers of a story that must hold no key.
 #[derive(Default)]
-struct Answers(String);
+struct CollectedResponses(String);
 
-impl Answers {
-    async fn of(&mut self, request: RequestBuilder, status: u16) {
-        let answer = ask(request).await;
-        self.keep(&answer, status);
+impl CollectedResponses {
+    async fn send_and_keep(&mut self, request: RequestBuilder, status: u16) {
+        let answer = send(request).await;
+        self.push(&answer, status);
     }
 
     #[track_caller]
-    fn keep(&mut self, answer: &Answer, status: u16) {
+    fn push(&mut self, answer: &HttpResponse, status: u16) {
         assert_eq!(answer.status, status, "{answer:?}");
         writeln!(self.0, "{answer:?}").unwrap();
     }
@@ -114,8 +114,8 @@ fn variable(place: &Deployment, engine: &Engine, name: &str) -> String {
 }
 
 /// Wrong keys, right keys in wrong places, and calls that fail: where keys leak.
-async fn refusals(
-    answers: &mut Answers,
+async fn provoke_errors(
+    answers: &mut CollectedResponses,
     (admin_key, master_key): (&str, &str),
     product: &Product,
     engine: &Engine,
@@ -125,50 +125,54 @@ async fn refusals(
     let registration =
         || call(Method::POST, "/products/register").json(&json!({"slug": "no slug", "display_name": "x"}));
     for key in [&engine.key, admin_key, master_key, &format!("{}x", product.key)] {
-        answers.of(engines().header("x-platform-key", key), 401).await;
-        answers.of(call(Method::GET, "/engines/ada/proxy/tasks").header("x-platform-key", key), 401).await;
+        answers.send_and_keep(engines().header("x-platform-key", key), 401).await;
+        answers
+            .send_and_keep(call(Method::GET, "/engines/ada/proxy/tasks").header("x-platform-key", key), 401)
+            .await;
     }
     for key in [&product.key, &engine.key, master_key] {
-        answers.of(registration().header("x-admin-key", key), 401).await;
-        answers.of(engines().header("x-admin-key", key), 401).await;
-        answers.of(engines().header("x-engine-key", key).bearer_auth(key), 401).await;
+        answers.send_and_keep(registration().header("x-admin-key", key), 401).await;
+        answers.send_and_keep(engines().header("x-admin-key", key), 401).await;
+        answers.send_and_keep(engines().header("x-engine-key", key).bearer_auth(key), 401).await;
     }
-    answers.of(registration().header("x-admin-key", admin_key), 400).await;
+    answers.send_and_keep(registration().header("x-admin-key", admin_key), 400).await;
     let own = |method: Method, path: &str| product.request(method, path);
-    answers.of(own(Method::GET, "/nothing"), 404).await;
-    answers.of(own(Method::PUT, "/engines"), 405).await;
-    answers.of(own(Method::GET, "/engines/nobody"), 404).await;
-    answers.of(own(Method::GET, "/engines?limit=many"), 400).await;
-    answers.of(own(Method::POST, "/engines/provision").body("{"), 400).await;
-    answers.of(own(Method::POST, "/engines/provision").json(&json!({"user_id": "ada"})), 409).await;
-    answers.of(own(Method::POST, "/engines/nobody/rotate-key"), 404).await;
-    answers.of(own(Method::GET, "/engines/ada/proxy/nothing"), 404).await;
-    answers.of(own(Method::GET, "/engines/ada/proxy/openapi.json"), 200).await;
-    answers.of(own(Method::GET, "/engines/ada/explain"), 200).await;
-    answers.of(own(Method::GET, "/engines/ada/logs"), 200).await;
-    answers.of(own(Method::GET, "/engines"), 200).await;
-    answers.of(own(Method::GET, "/audit?limit=1000"), 200).await;
-    answers.of(own(Method::GET, "/status"), 200).await;
-    answers.of(own(Method::GET, "/metrics"), 200).await;
-    answers.of(client().get(format!("{}/openapi.json", product.base)), 200).await;
-    answers.of(client().get(format!("{}/health", product.base)), 200).await;
-    answers.of(call(Method::GET, "/products").header("x-admin-key", admin_key), 200).await;
+    answers.send_and_keep(own(Method::GET, "/nothing"), 404).await;
+    answers.send_and_keep(own(Method::PUT, "/engines"), 405).await;
+    answers.send_and_keep(own(Method::GET, "/engines/nobody"), 404).await;
+    answers.send_and_keep(own(Method::GET, "/engines?limit=many"), 400).await;
+    answers.send_and_keep(own(Method::POST, "/engines/provision").body("{"), 400).await;
+    answers
+        .send_and_keep(own(Method::POST, "/engines/provision").json(&json!({"user_id": "ada"})), 409)
+        .await;
+    answers.send_and_keep(own(Method::POST, "/engines/nobody/rotate-key"), 404).await;
+    answers.send_and_keep(own(Method::GET, "/engines/ada/proxy/nothing"), 404).await;
+    answers.send_and_keep(own(Method::GET, "/engines/ada/proxy/openapi.json"), 200).await;
+    answers.send_and_keep(own(Method::GET, "/engines/ada/explain"), 200).await;
+    answers.send_and_keep(own(Method::GET, "/engines/ada/logs"), 200).await;
+    answers.send_and_keep(own(Method::GET, "/engines"), 200).await;
+    answers.send_and_keep(own(Method::GET, "/audit?limit=1000"), 200).await;
+    answers.send_and_keep(own(Method::GET, "/status"), 200).await;
+    answers.send_and_keep(own(Method::GET, "/metrics"), 200).await;
+    answers.send_and_keep(client().get(format!("{}/openapi.json", product.base)), 200).await;
+    answers.send_and_keep(client().get(format!("{}/health", product.base)), 200).await;
+    answers.send_and_keep(call(Method::GET, "/products").header("x-admin-key", admin_key), 200).await;
 }
 
 #[tokio::test]
 async fn after_a_busy_life_no_key_stands_anywhere() {
-    let provider = StrictProvider::start().await.unwrap();
-    let place = Deployment::plain()
+    let provider = MockProvider::start().await.unwrap();
+    let place = Deployment::process_and_sqlite()
         .with_provider(&provider)
-        .with("LLM_API_KEY", PROVIDER_KEY)
-        .with("ROUNDHOUSE_LOG", "debug")
-        .with("ENGINE_LOG_LEVEL", "debug")
-        .with("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
+        .with_env("LLM_API_KEY", PROVIDER_KEY)
+        .with_env("ROUNDHOUSE_LOG", "debug")
+        .with_env("ENGINE_LOG_LEVEL", "debug")
+        .with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
     let (orchestrator, product) = place.start_with_product().await;
     let other = orchestrator.register("other", json!({})).await;
     let mut secrets: Secrets = Vec::new();
-    let mut answers = Answers::default();
-    let mut keep = |what: &str, key: &str| secrets.push((what.to_owned(), forms(key)));
+    let mut answers = CollectedResponses::default();
+    let mut keep = |what: &str, key: &str| secrets.push((what.to_owned(), secret_forms(key)));
     keep("the provider's key", PROVIDER_KEY);
     keep("the platform key", &product.key);
     keep("another product's key", &other.key);
@@ -183,112 +187,114 @@ async fn after_a_busy_life_no_key_stands_anywhere() {
     keep("an engine's secrets key", &variable(&place, &engine, "AD_ENCRYPTION_KEY"));
     keep("a deleted engine's secrets key", &variable(&place, &gone, "AD_ENCRYPTION_KEY"));
     assert_eq!(variable(&place, &engine, "LLM_API_KEY"), PROVIDER_KEY, "the engine has it");
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     // The provider refuses its key, and says so.
-    provider.enqueue(Reply::of_fault(Fault::refuse(Refusal::Unauthorized)));
-    engine.execute("refused", "Hello!").await.rest().await;
-    let mut rotated = product.rotate("ada").await.ok("new_api_key:engine-key")["new_api_key"].clone();
-    keep("a rotated key", rotated.as_str().unwrap());
-    answers.keep(&engine.get("/tasks").await, 401);
-    product.delete("bob").await.ok("status:text engine_id:engine");
+    provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::Unauthorized)));
+    engine.execute("refused", "Hello!").await.collect().await;
+    let mut commit_rotation =
+        product.rotate_key("ada").await.assert_ok("new_api_key:engine-key")["new_api_key"].clone();
+    keep("a rotated key", commit_rotation.as_str().unwrap());
+    answers.push(&engine.get("/tasks").await, 401);
+    product.delete("bob").await.assert_ok("status:text engine_id:engine");
 
     // It dies, hangs, is stopped; the orchestrator dies too.
     place.kill_engine(&engine);
-    answers.keep(&product.stop("nobody").await, 404);
-    product.becomes("ada", "failed").await;
-    answers.keep(&product.rotate("ada").await, 409);
-    product.becomes("ada", "running").await;
+    answers.push(&product.stop("nobody").await, 404);
+    product.wait_for_status("ada", "failed").await;
+    answers.push(&product.rotate_key("ada").await, 409);
+    product.wait_for_status("ada", "running").await;
     let engine = product.engine("ada").await;
-    refusals(&mut answers, (&place.admin_key, &place.master_key), &product, &engine).await;
+    provoke_errors(&mut answers, (&place.admin_key, &place.master_key), &product, &engine).await;
     let orchestrator = place.kill_and_start(orchestrator).await;
-    rotated = product.rotate("ada").await.ok("new_api_key:engine-key")["new_api_key"].clone();
-    keep("a later key", rotated.as_str().unwrap());
-    product.stop("ada").await.ok("status:text");
-    answers.keep(&product.call(Method::GET, "/engines/ada/proxy/tasks", None).await, 409);
-    product.start("ada").await.ok("status:text url:url");
+    commit_rotation =
+        product.rotate_key("ada").await.assert_ok("new_api_key:engine-key")["new_api_key"].clone();
+    keep("a later key", commit_rotation.as_str().unwrap());
+    product.stop("ada").await.assert_ok("status:text");
+    answers.push(&product.call(Method::GET, "/engines/ada/proxy/tasks", None).await, 409);
+    product.start("ada").await.assert_ok("status:text url:url");
     let mut standby = place.launch_second();
     let holder = orchestrator.program.pid().as_raw_nonzero().to_string();
-    standby.program.says(&holder).await.expect("it waits");
+    standby.program.wait_for_output(&holder).await.expect("it waits");
 
     // While it runs the write-ahead logs are full; at its end the files are whole. Both count.
-    stand_nowhere(&place, &secrets, &answers.0, &engine.id);
-    standby.end(Signal::TERM).await.well();
-    orchestrator.end(Signal::TERM).await.well();
-    stand_nowhere(&place, &secrets, &answers.0, &engine.id);
+    assert_stored_nowhere(&place, &secrets, &answers.0, &engine.id);
+    standby.signal_and_wait(Signal::TERM).await.assert_success();
+    orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
+    assert_stored_nowhere(&place, &secrets, &answers.0, &engine.id);
 
     // Another master key: both have been at work then.
-    secrets.push(("the new master key".to_owned(), forms(NEW_MASTER_KEY)));
-    rekey(&place).await.well();
-    let orchestrator = renewed(&place).await;
+    secrets.push(("the new master key".to_owned(), secret_forms(NEW_MASTER_KEY)));
+    rekey(&place).await.assert_success();
+    let orchestrator = start_with_new_master_key(&place).await;
     let engine = product.engine("ada").await;
-    assert_eq!(engine.key, rotated.as_str().unwrap());
-    refusals(&mut answers, (&place.admin_key, &place.master_key), &product, &engine).await;
-    stand_nowhere(&place, &secrets, &answers.0, &engine.id);
-    orchestrator.end(Signal::TERM).await.well();
-    stand_nowhere(&place, &secrets, &answers.0, &engine.id);
+    assert_eq!(engine.key, commit_rotation.as_str().unwrap());
+    provoke_errors(&mut answers, (&place.admin_key, &place.master_key), &product, &engine).await;
+    assert_stored_nowhere(&place, &secrets, &answers.0, &engine.id);
+    orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
+    assert_stored_nowhere(&place, &secrets, &answers.0, &engine.id);
 }
 
 /// Seals the deployment's registry under another master key.
-async fn rekey(place: &Deployment) -> Ended {
+async fn rekey(place: &Deployment) -> ProgramExit {
     let variables = BTreeMap::from([
         ("ORCH_DATABASE_URL".to_owned(), place.fleet.variables["ORCH_DATABASE_URL"].clone()),
         ("ORCH_MASTER_KEY".to_owned(), NEW_MASTER_KEY.to_owned()),
         ("ORCH_MASTER_KEY_OLD".to_owned(), place.master_key.clone()),
     ]);
-    place.fleet.home.run(&["rekey"], &variables).ended().await
+    place.fleet.test_env.run(&["rekey"], &variables).wait().await
 }
 
 /// The orchestrator, started with the new master key.
-async fn renewed(place: &Deployment) -> Orchestrator {
+async fn start_with_new_master_key(place: &Deployment) -> Orchestrator {
     let mut orchestrator = place.launch_with("ORCH_MASTER_KEY", NEW_MASTER_KEY);
-    orchestrator.is_ready().await;
+    orchestrator.wait_ready().await;
     orchestrator
 }
 
 #[tokio::test]
 async fn at_its_most_talkative_no_service_tells_a_key() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let fleet = Fleet::new()
         .with_provider(&provider)
-        .with("LLM_API_KEY", PROVIDER_KEY)
-        .with("ROUNDHOUSE_LOG", "trace")
-        .with("ENGINE_LOG_LEVEL", "trace");
-    let up = fleet.up().await;
+        .with_env("LLM_API_KEY", PROVIDER_KEY)
+        .with_env("ROUNDHOUSE_LOG", "trace")
+        .with_env("ENGINE_LOG_LEVEL", "trace");
+    let up = fleet.start_up().await;
     let product = up.product();
     let master_key = fs::read_to_string(fleet.folder().join("master.key")).unwrap().trim().to_owned();
     let engine = product.engine("ada").await;
-    engine.tell("task", "Hello!").await;
-    product.rotate("ada").await.ok("new_api_key:engine-key");
-    let mut answers = Answers::default();
-    answers.keep(&engine.get("/tasks").await, 401);
-    let rotated = product.engine("ada").await;
-    refusals(&mut answers, (&up.admin_key(), &master_key), &product, &rotated).await;
-    product.stop("ada").await.ok("status:text");
-    product.start("ada").await.ok("status:text url:url");
+    engine.run_turn("task", "Hello!").await;
+    product.rotate_key("ada").await.assert_ok("new_api_key:engine-key");
+    let mut answers = CollectedResponses::default();
+    answers.push(&engine.get("/tasks").await, 401);
+    let commit_rotation = product.engine("ada").await;
+    provoke_errors(&mut answers, (&up.admin_key(), &master_key), &product, &commit_rotation).await;
+    product.stop("ada").await.assert_ok("status:text");
+    product.start("ada").await.assert_ok("status:text url:url");
 
     let admin_key = up.admin_key();
     let log = fs::read_to_string(fleet.engine_folder(&engine.id).join("engine.log")).unwrap();
-    let said = up.end(Signal::TERM).await.well();
-    for (who, said) in [("the orchestrator", said), ("an engine", log)] {
-        assert!(said.contains("DEBUG") || said.contains("TRACE"), "{who} is talkative: {said}");
-        for key in [&product.key, &engine.key, &rotated.key, &admin_key, &master_key, PROVIDER_KEY] {
-            assert!(!said.contains(key), "{who} tells a key");
+    let said = up.signal_and_wait(Signal::TERM).await.assert_success();
+    for (caller_bit, said) in [("the orchestrator", said), ("an engine", log)] {
+        assert!(said.contains("DEBUG") || said.contains("TRACE"), "{caller_bit} is talkative: {said}");
+        for key in [&product.key, &engine.key, &commit_rotation.key, &admin_key, &master_key, PROVIDER_KEY] {
+            assert!(!said.contains(key), "{caller_bit} tells a key");
         }
     }
 }
 
 #[tokio::test]
 async fn what_runs_can_be_looked_at_without_seeing_a_key() {
-    let place = Deployment::plain();
+    let place = Deployment::process_and_sqlite();
     let (orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
-    product.rotate("ada").await.ok("new_api_key:engine-key");
-    let rotated = product.engine("ada").await;
-    product.stop("ada").await.ok("status:text");
-    product.start("ada").await.ok("status:text url:url");
+    product.rotate_key("ada").await.assert_ok("new_api_key:engine-key");
+    let commit_rotation = product.engine("ada").await;
+    product.stop("ada").await.assert_ok("status:text");
+    product.start("ada").await.assert_ok("status:text url:url");
     let process = place.process_of(&engine).unwrap().as_raw_nonzero();
     let environment = fs::read(format!("/proc/{process}/environ")).unwrap();
-    for key in [&engine.key, &rotated.key, &product.key, &place.admin_key, &place.master_key] {
+    for key in [&engine.key, &commit_rotation.key, &product.key, &place.admin_key, &place.master_key] {
         assert!(!contains(&environment, key.as_bytes()), "an engine knows its key's hash alone");
     }
     assert!(!contains(&environment, b"ORCH_"));
@@ -296,13 +302,13 @@ async fn what_runs_can_be_looked_at_without_seeing_a_key() {
     for process in [process, orchestrator] {
         // Everybody on the machine can read what a process was called with.
         let line = fs::read(format!("/proc/{process}/cmdline")).unwrap();
-        for key in [&engine.key, &rotated.key, &product.key, &place.admin_key, &place.master_key] {
+        for key in [&engine.key, &commit_rotation.key, &product.key, &place.admin_key, &place.master_key] {
             assert!(!contains(&line, key.as_bytes()));
         }
     }
     // Each engine's folder is for its owner alone.
     let folder = fs::metadata(place.fleet.engine_folder(&engine.id)).unwrap();
     assert_eq!(folder.permissions().mode() & 0o777, 0o700);
-    let lists: Value = product.call(Method::GET, "/engines", None).await.ok("engines:array total:int");
+    let lists: Value = product.call(Method::GET, "/engines", None).await.assert_ok("engines:array total:int");
     assert!(!lists.to_string().contains("sk-svc-"));
 }

@@ -9,9 +9,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use strict_provider::Reply;
 
-use crate::support::http::{ask, client, segment};
-use crate::support::programs::{call, done, results};
-use crate::support::{Answer, Engine, LoneEngine, Rig, assert_fields, eventually, in_time, skip};
+use crate::support::http::{client, path_segment, send};
+use crate::support::tool_programs::{done_reply, tool_reply, tool_results};
+use crate::support::{
+    Engine, EngineFixture, HttpResponse, StandaloneEngine, assert_fields, eventually, skip, with_deadline,
+};
 
 /// A skill in a list.
 const SUMMARY: &str = "name:text description:text|null category:text|null capabilities:array source:text";
@@ -30,24 +32,24 @@ metadata:
 Run `scripts/count.sh` with the words as its input.
 ";
 
-fn with_platform(place: LoneEngine) -> LoneEngine {
+fn with_platform_skill(place: StandaloneEngine) -> StandaloneEngine {
     place
-        .with_file("skills/counting/SKILL.md", PLATFORM)
-        .with_file("skills/counting/references/why.md", "Because.")
-        .with_file("skills/counting/scripts/count.sh", "wc -w")
+        .with_catalog_file("skills/counting/SKILL.md", PLATFORM)
+        .with_catalog_file("skills/counting/references/why.md", "Because.")
+        .with_catalog_file("skills/counting/scripts/count.sh", "wc -w")
 }
 
 impl Engine {
     async fn create_skill(&self, skill: Value) -> Value {
-        self.post("/skills/create", &skill).await.ok(SKILL)
+        self.post("/skills/create", &skill).await.assert_ok(SKILL)
     }
 
-    async fn put_skill(&self, name: &str, update: Value) -> Answer {
-        ask(self.request(Method::PUT, &format!("/skills/{}", segment(name))).json(&update)).await
+    async fn put_skill(&self, name: &str, update: Value) -> HttpResponse {
+        send(self.request(Method::PUT, &format!("/skills/{}", path_segment(name))).json(&update)).await
     }
 
     async fn skills(&self) -> Vec<Value> {
-        let list = self.get("/skills").await.ok("skills:array");
+        let list = self.get("/skills").await.assert_ok("skills:array");
         let skills = list["skills"].as_array().unwrap().clone();
         for skill in &skills {
             assert_fields(skill, SUMMARY);
@@ -55,12 +57,12 @@ impl Engine {
         skills
     }
 
-    async fn run_skill(&self, name: &str, params: Value) -> Answer {
+    async fn run_skill(&self, name: &str, params: Value) -> HttpResponse {
         self.post("/rpc", &json!({"method": format!("skill.{name}"), "params": params})).await
     }
 }
 
-fn baking() -> Value {
+fn baking_skill() -> Value {
     json!({
         "name": "baking", "description": "Bakes bread.", "category": "kitchen", "prompt": "Knead, wait, bake.",
         "capabilities": ["bread", "cake"], "scripts": {"weigh.sh": "wc -c"},
@@ -69,22 +71,22 @@ fn baking() -> Value {
 
 #[tokio::test]
 async fn a_skill_is_created_read_changed_and_deleted() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let (_program, engine) = place.start().await;
     assert_eq!(engine.skills().await, [json!(null); 0]);
-    let created = engine.create_skill(baking()).await;
-    for (field, value) in baking().as_object().unwrap() {
+    let created = engine.create_skill(baking_skill()).await;
+    for (field, value) in baking_skill().as_object().unwrap() {
         assert_eq!(&created[field], value);
     }
     assert_eq!((&created["source"], &created["created_at"]), (&json!("custom"), &created["updated_at"]));
-    assert_eq!(engine.get("/skills/baking").await.ok(SKILL), created);
+    assert_eq!(engine.get("/skills/baking").await.assert_ok(SKILL), created);
     let mut summary = created.clone();
     summary.as_object_mut().unwrap().retain(|field, _| SUMMARY.contains(&format!("{field}:")));
     assert_eq!(engine.skills().await, [summary]);
 
     let changed =
         engine.put_skill("baking", json!({"description": "Bakes cakes.", "capabilities": []})).await;
-    let changed = changed.ok(SKILL);
+    let changed = changed.assert_ok(SKILL);
     let mut expected = created.clone();
     for (field, value) in [
         ("description", json!("Bakes cakes.")),
@@ -96,25 +98,27 @@ async fn a_skill_is_created_read_changed_and_deleted() {
     assert_eq!(changed, expected);
     assert!(changed["updated_at"].as_str() >= created["updated_at"].as_str());
     // Null is what is left out, its own name is no other, and an empty text empties.
-    let again =
-        engine.put_skill("baking", json!({"name": "baking", "prompt": null, "category": ""})).await.ok(SKILL);
+    let again = engine
+        .put_skill("baking", json!({"name": "baking", "prompt": null, "category": ""}))
+        .await
+        .assert_ok(SKILL);
     assert_eq!((&again["prompt"], &again["category"]), (&json!("Knead, wait, bake."), &json!(null)));
-    assert_eq!(engine.get("/skills/baking").await.ok(SKILL), again);
-    let kept = engine.put_skill("baking", json!({})).await.ok(SKILL);
+    assert_eq!(engine.get("/skills/baking").await.assert_ok(SKILL), again);
+    let kept = engine.put_skill("baking", json!({})).await.assert_ok(SKILL);
     assert_eq!(kept["scripts"], json!({"weigh.sh": "wc -c"}));
 
-    assert_eq!(engine.delete("/skills/baking").await.ok("status:text"), json!({"status": "deleted"}));
+    assert_eq!(engine.delete("/skills/baking").await.assert_ok("status:text"), json!({"status": "deleted"}));
     for method in [Method::GET, Method::DELETE, Method::PUT] {
         let request = engine.request(method, "/skills/baking").json(&json!({}));
-        ask(request).await.refused(404, "SKILL_NOT_FOUND");
+        send(request).await.assert_error(404, "SKILL_NOT_FOUND");
     }
-    engine.get("/skills/baking/export").await.refused(404, "SKILL_NOT_FOUND");
+    engine.get("/skills/baking/export").await.assert_error(404, "SKILL_NOT_FOUND");
     engine.create_skill(json!({"name": "baking", "scripts": {"a": "b"}})).await;
 }
 
 #[tokio::test]
 async fn what_is_no_skill_is_refused_and_named() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let (_program, engine) = place.start().await;
     engine.create_skill(json!({"name": "there", "prompt": "Do."})).await;
     let words = |number: usize, length: usize| json!(vec!["x".repeat(length); number]);
@@ -159,9 +163,9 @@ async fn what_is_no_skill_is_refused_and_named() {
         skill[field] = value.clone();
         let created = engine.post("/skills/create", &skill).await;
         let told = value.to_string().chars().take(60).collect::<String>();
-        assert!(created.refused(400, "INVALID_REQUEST").contains(field), "{field} {told}");
+        assert!(created.assert_error(400, "INVALID_REQUEST").contains(field), "{field} {told}");
         let changed = engine.put_skill("there", json!({field: value})).await;
-        assert!(changed.refused(400, "INVALID_REQUEST").contains(field), "{field} {told}");
+        assert!(changed.assert_error(400, "INVALID_REQUEST").contains(field), "{field} {told}");
     }
     for nothing in [
         json!({"name": "new"}),
@@ -170,40 +174,40 @@ async fn what_is_no_skill_is_refused_and_named() {
         json!({"name": "new", "description": "Is for nothing."}),
     ] {
         let refused = engine.post("/skills/create", &nothing).await;
-        assert!(refused.refused(400, "INVALID_REQUEST").contains("prompt"), "{nothing}");
+        assert!(refused.assert_error(400, "INVALID_REQUEST").contains("prompt"), "{nothing}");
     }
     let emptied = engine.put_skill("there", json!({"prompt": ""})).await;
-    assert!(emptied.refused(400, "INVALID_REQUEST").contains("prompt"));
-    engine.put_skill("there", json!({"prompt": "", "scripts": {"a.sh": "echo"}})).await.ok(SKILL);
-    engine.put_skill("there", json!({"scripts": {}})).await.refused(400, "INVALID_REQUEST");
+    assert!(emptied.assert_error(400, "INVALID_REQUEST").contains("prompt"));
+    engine.put_skill("there", json!({"prompt": "", "scripts": {"a.sh": "echo"}})).await.assert_ok(SKILL);
+    engine.put_skill("there", json!({"scripts": {}})).await.assert_error(400, "INVALID_REQUEST");
     for other in ["other", "There", "", "new"] {
         let renamed = engine.put_skill("there", json!({"name": other})).await;
-        assert!(renamed.refused(400, "INVALID_REQUEST").contains("name"), "{other}");
+        assert!(renamed.assert_error(400, "INVALID_REQUEST").contains("name"), "{other}");
     }
-    engine.put_skill("there", json!({"name": 7})).await.refused(400, "INVALID_REQUEST");
+    engine.put_skill("there", json!({"name": 7})).await.assert_error(400, "INVALID_REQUEST");
     assert_eq!(engine.skills().await.len(), 1, "nothing of it was kept");
 }
 
 #[tokio::test]
 async fn a_name_is_of_its_form() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let (_program, engine) = place.start().await;
     let long = "x".repeat(64);
     for good in ["a", "0", "a-b-c", "create", &long] {
         engine.create_skill(json!({"name": good, "prompt": "Do."})).await;
-        assert_eq!(engine.get(&format!("/skills/{good}")).await.ok(SKILL)["name"], good);
+        assert_eq!(engine.get(&format!("/skills/{good}")).await.assert_ok(SKILL)["name"], good);
         engine
             .post("/skills/create", &json!({"name": good, "prompt": "Do."}))
             .await
-            .refused(409, "SKILL_EXISTS");
+            .assert_error(409, "SKILL_EXISTS");
     }
     let longer = "x".repeat(65);
     for bad in ["", "-", "a-", "-a", "a--b", "A", "a_b", "a b", "a/b", "..", "a\n", "ä", "a.md", &longer] {
         let refused = engine.post("/skills/create", &json!({"name": bad, "prompt": "Do."})).await;
-        assert!(refused.refused(400, "INVALID_REQUEST").contains("name"), "{bad:?}");
+        assert!(refused.assert_error(400, "INVALID_REQUEST").contains("name"), "{bad:?}");
         // Of these a client makes another path.
         if !["", ".."].contains(&bad) {
-            engine.get(&format!("/skills/{}", segment(bad))).await.refused(404, "SKILL_NOT_FOUND");
+            engine.get(&format!("/skills/{}", path_segment(bad))).await.assert_error(404, "SKILL_NOT_FOUND");
         }
     }
     for none in [
@@ -212,25 +216,25 @@ async fn a_name_is_of_its_form() {
         json!({"name": 7, "prompt": "Do."}),
     ] {
         let refused = engine.post("/skills/create", &none).await;
-        assert!(refused.refused(400, "INVALID_REQUEST").contains("name"), "{none}");
+        assert!(refused.assert_error(400, "INVALID_REQUEST").contains("name"), "{none}");
     }
     // `create` is an ordinary name.
-    engine.put_skill("create", json!({"prompt": "Do it well."})).await.ok(SKILL);
-    assert_eq!(engine.get("/skills/create").await.ok(SKILL)["prompt"], "Do it well.");
-    assert_eq!(exported(&engine, "create").await.0, 200);
-    engine.delete("/skills/create").await.ok("status:text");
-    engine.get("/skills/create").await.refused(404, "SKILL_NOT_FOUND");
-    let answer = ask(engine.request(Method::PATCH, "/skills/create")).await;
-    answer.refused(405, "METHOD_NOT_ALLOWED");
+    engine.put_skill("create", json!({"prompt": "Do it well."})).await.assert_ok(SKILL);
+    assert_eq!(engine.get("/skills/create").await.assert_ok(SKILL)["prompt"], "Do it well.");
+    assert_eq!(export_skill(&engine, "create").await.0, 200);
+    engine.delete("/skills/create").await.assert_ok("status:text");
+    engine.get("/skills/create").await.assert_error(404, "SKILL_NOT_FOUND");
+    let answer = send(engine.request(Method::PATCH, "/skills/create")).await;
+    answer.assert_error(405, "METHOD_NOT_ALLOWED");
     let without = client().post(format!("{}/skills/create", engine.url)).json(&json!({"name": "b"}));
-    ask(without).await.refused(401, "INVALID_ENGINE_KEY");
+    send(without).await.assert_error(401, "INVALID_ENGINE_KEY");
 }
 
 #[tokio::test]
 async fn a_skill_of_the_platform_is_shown_and_stays_as_it_is() {
-    let rig = Rig::of("anthropic", [], with_platform).await;
+    let rig = EngineFixture::with_setup("anthropic", [], with_platform_skill).await;
     let engine = &rig.engine;
-    let skill = engine.get("/skills/counting").await.ok(SKILL);
+    let skill = engine.get("/skills/counting").await.assert_ok(SKILL);
     for (field, value) in [
         ("description", json!("Counts words. Use it whenever somebody wants words counted.")),
         ("category", json!("text")),
@@ -241,35 +245,35 @@ async fn a_skill_of_the_platform_is_shown_and_stays_as_it_is() {
     ] {
         assert_eq!(skill[field], value, "{field}");
     }
-    engine.create_skill(baking()).await;
+    engine.create_skill(baking_skill()).await;
     let listed = engine.skills().await;
     let listed: Vec<_> = listed.iter().map(|skill| (&skill["name"], &skill["source"])).collect();
     assert_eq!(listed, [(&json!("baking"), &json!("custom")), (&json!("counting"), &json!("platform"))]);
     for update in [json!({}), json!({"prompt": "Do."}), json!({"name": "other"}), json!({"prompt": ""})] {
-        engine.put_skill("counting", update).await.refused(403, "PLATFORM_SKILL");
+        engine.put_skill("counting", update).await.assert_error(403, "PLATFORM_SKILL");
     }
-    engine.delete("/skills/counting").await.refused(403, "PLATFORM_SKILL");
+    engine.delete("/skills/counting").await.assert_error(403, "PLATFORM_SKILL");
     let taken = json!({"name": "counting", "prompt": "Do."});
-    engine.post("/skills/create", &taken).await.refused(409, "SKILL_EXISTS");
-    assert_eq!(engine.get("/skills/counting").await.ok(SKILL), skill);
+    engine.post("/skills/create", &taken).await.assert_error(409, "SKILL_EXISTS");
+    assert_eq!(engine.get("/skills/counting").await.assert_ok(SKILL), skill);
 
     // One that comes later does not take the user's own away.
-    let Rig { provider, place, program, .. } = rig;
-    program.end(rustix::process::Signal::TERM).await.well();
+    let EngineFixture { provider, setup: place, program, .. } = rig;
+    program.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
     let later = PLATFORM.replace("counting", "baking");
-    let place = place.with_file("skills/baking/SKILL.md", &later);
+    let place = place.with_catalog_file("skills/baking/SKILL.md", &later);
     let (_program, engine) = place.start().await;
-    assert_eq!(engine.get("/skills/baking").await.ok(SKILL)["source"], "custom");
+    assert_eq!(engine.get("/skills/baking").await.assert_ok(SKILL)["source"], "custom");
     assert_eq!(engine.skills().await.len(), 2);
-    engine.put_skill("baking", json!({"prompt": "Mine."})).await.ok(SKILL);
-    engine.delete("/skills/baking").await.ok("status:text");
-    assert_eq!(engine.get("/skills/baking").await.ok(SKILL)["source"], "platform");
+    engine.put_skill("baking", json!({"prompt": "Mine."})).await.assert_ok(SKILL);
+    engine.delete("/skills/baking").await.assert_ok("status:text");
+    assert_eq!(engine.get("/skills/baking").await.assert_ok(SKILL)["source"], "platform");
     provider.assert_no_refusals();
 }
 
 #[tokio::test]
 async fn what_was_answered_outlives_a_kill() {
-    let mut rig = Rig::new([]).await;
+    let mut rig = EngineFixture::new([]).await;
     let mut made = Vec::new();
     for number in 0..3 {
         let name = format!("skill-{number}");
@@ -277,19 +281,19 @@ async fn what_was_answered_outlives_a_kill() {
         rig = rig.kill_and_start().await;
         for skill in &made {
             let name = skill["name"].as_str().unwrap();
-            assert_eq!(&rig.engine.get(&format!("/skills/{name}")).await.ok(SKILL), skill);
+            assert_eq!(&rig.engine.get(&format!("/skills/{name}")).await.assert_ok(SKILL), skill);
         }
     }
-    rig.engine.delete("/skills/skill-0").await.ok("status:text");
-    let changed = rig.engine.put_skill("skill-1", json!({"prompt": "Do better."})).await.ok(SKILL);
+    rig.engine.delete("/skills/skill-0").await.assert_ok("status:text");
+    let changed = rig.engine.put_skill("skill-1", json!({"prompt": "Do better."})).await.assert_ok(SKILL);
     let rig = rig.kill_and_start().await;
-    assert_eq!(rig.engine.get("/skills/skill-1").await.ok(SKILL), changed);
+    assert_eq!(rig.engine.get("/skills/skill-1").await.assert_ok(SKILL), changed);
     assert_eq!(rig.engine.skills().await.len(), 2);
 }
 
 #[tokio::test]
 async fn a_kill_before_the_answer_leaves_a_whole_skill_or_none() {
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     let script = "echo ".repeat(20_000);
     let creations = (0..40).map(|number| {
         let skill = json!({"name": format!("skill-{number}"), "prompt": "Do.", "scripts": {"a.sh": script}});
@@ -300,11 +304,11 @@ async fn a_kill_before_the_answer_leaves_a_whole_skill_or_none() {
         })
     });
     let mut creations: Vec<_> = creations.collect();
-    let first = in_time("the first answer", creations.remove(0)).await.unwrap();
+    let first = with_deadline("the first answer", creations.remove(0)).await.unwrap();
     let rig = rig.kill_and_start().await;
     let mut answered: Vec<String> = first.into_iter().collect();
     for creation in creations {
-        answered.extend(in_time("an answer or none", creation).await.unwrap());
+        answered.extend(with_deadline("an answer or none", creation).await.unwrap());
     }
     assert!(!answered.is_empty());
     let listed: Vec<String> =
@@ -314,7 +318,7 @@ async fn a_kill_before_the_answer_leaves_a_whole_skill_or_none() {
     }
     for name in listed {
         assert_eq!(
-            rig.engine.get(&format!("/skills/{name}")).await.ok(SKILL)["scripts"],
+            rig.engine.get(&format!("/skills/{name}")).await.assert_ok(SKILL)["scripts"],
             json!({"a.sh": script})
         );
     }
@@ -322,8 +326,11 @@ async fn a_kill_before_the_answer_leaves_a_whole_skill_or_none() {
 
 #[tokio::test]
 async fn a_skill_that_is_made_in_the_middle_of_a_task_is_told_loaded_and_run() {
-    let rig = Rig::of("anthropic", [done()], |place| with_platform(place.allowing_all())).await;
-    rig.engine.tell("task", "Hello!").await;
+    let rig = EngineFixture::with_setup("anthropic", [done_reply()], |place| {
+        with_platform_skill(place.allowing_all_tools())
+    })
+    .await;
+    rig.engine.run_turn("task", "Hello!").await;
     let skill = json!({
         "name": "greeting", "description": "Greets people.", "prompt": "Run scripts/greet.sh with the name.",
         "scripts": {"greet.sh": "echo \"Hello, $1!\"; basename \"$SKILL_DIR\"; ls \"$SKILL_DIR\""},
@@ -331,36 +338,44 @@ async fn a_skill_that_is_made_in_the_middle_of_a_task_is_told_loaded_and_run() {
     rig.engine.create_skill(skill).await;
     let script = json!({"skill": "greeting", "script": "greet.sh", "args": ["Ada"]});
     rig.provider.enqueue_all([
-        call("load_skill", json!({"skill": "greeting"})),
-        call("run_skill_script", script.clone()),
-        done(),
+        tool_reply("load_skill", json!({"skill": "greeting"})),
+        tool_reply("run_skill_script", script.clone()),
+        done_reply(),
     ]);
-    let events = rig.engine.tell("task", "Greet Ada.").await;
-    let [loaded, ran] = results(&events).try_into().unwrap();
+    let events = rig.engine.run_turn("task", "Greet Ada.").await;
+    let [loaded, commit_run] = tool_results(&events).try_into().unwrap();
     assert!(loaded.unwrap().contains("Run scripts/greet.sh"), "{loaded:?}");
-    assert_eq!(ran, Ok("Hello, Ada!\ngreeting\nSKILL.md\nscripts\n"));
-    rig.told().has(&["- greeting: Greets people.", "Greet Ada.", "Run scripts/greet.sh", "Hello, Ada!"]);
+    assert_eq!(commit_run, Ok("Hello, Ada!\ngreeting\nSKILL.md\nscripts\n"));
+    rig.last_messages().assert_contains(&[
+        "- greeting: Greets people.",
+        "Greet Ada.",
+        "Run scripts/greet.sh",
+        "Hello, Ada!",
+    ]);
     let requests = rig.provider.requests();
     let tools: Vec<_> = requests.iter().map(|request| request.body["tools"].to_string()).collect();
     assert!(tools.iter().all(|told| *told == tools[0]), "the prompt keeps its beginning");
     assert!(tools[0].contains("counting") && !tools[0].contains("greeting"));
 
     // It is run as it is now, also after a kill.
-    rig.engine.put_skill("greeting", json!({"scripts": {"greet.sh": "echo Welcome."}})).await.ok(SKILL);
+    rig.engine
+        .put_skill("greeting", json!({"scripts": {"greet.sh": "echo Welcome."}}))
+        .await
+        .assert_ok(SKILL);
     let rig = rig.kill_and_start().await;
-    rig.provider.enqueue_all([call("run_skill_script", script.clone()), done()]);
-    assert_eq!(results(&rig.engine.tell("task", "Again.").await), [Ok("Welcome.\n")]);
-    rig.engine.delete("/skills/greeting").await.ok("status:text");
-    rig.provider.enqueue_all([call("run_skill_script", script), done()]);
-    let events = rig.engine.tell("task", "Again.").await;
-    assert!(results(&events)[0].unwrap_err().contains("there is no skill called `greeting`"));
-    rig.told().has(&["- greeting: Greets people.", "no skills of their own any more"]);
-    laid_out(&rig.place, 0).await;
+    rig.provider.enqueue_all([tool_reply("run_skill_script", script.clone()), done_reply()]);
+    assert_eq!(tool_results(&rig.engine.run_turn("task", "Again.").await), [Ok("Welcome.\n")]);
+    rig.engine.delete("/skills/greeting").await.assert_ok("status:text");
+    rig.provider.enqueue_all([tool_reply("run_skill_script", script), done_reply()]);
+    let events = rig.engine.run_turn("task", "Again.").await;
+    assert!(tool_results(&events)[0].unwrap_err().contains("there is no skill called `greeting`"));
+    rig.last_messages().assert_contains(&["- greeting: Greets people.", "no skills of their own any more"]);
+    wait_for_skill_folders(&rig.setup, 0).await;
 }
 
 /// Waits until so many of the user's skills are laid out for programs.
-async fn laid_out(place: &LoneEngine, number: usize) {
-    let folder = place.home.path().join("brain.sqlite.skills");
+async fn wait_for_skill_folders(place: &StandaloneEngine, number: usize) {
+    let folder = place.test_env.path().join("brain.sqlite.skills");
     eventually(&format!("{number} folders in {}", folder.display()), async || {
         (std::fs::read_dir(&folder).map_or(0, Iterator::count) == number).then_some(())
     })
@@ -369,13 +384,13 @@ async fn laid_out(place: &LoneEngine, number: usize) {
 
 #[tokio::test]
 async fn a_script_has_its_skill_until_it_ends_whatever_becomes_of_it() {
-    let rig = Rig::of("anthropic", [], LoneEngine::with_programs).await;
+    let rig = EngineFixture::with_setup("anthropic", [], StandaloneEngine::allowing_unconfined).await;
     let engine = &rig.engine;
     let files = |told: &str| {
         let waits = format!("echo > started-{told}\nuntil [ -e told ]; do sleep 0.02; done\n");
         json!({"run.sh": format!("{waits}. \"$SKILL_DIR/scripts/rest\""), "rest": format!("echo {told}\n")})
     };
-    let workspace = rig.place.workspace();
+    let workspace = rig.setup.workspace();
     let started = async |told: &str| {
         let file = workspace.join(format!("started-{told}"));
         eventually("the script's start", async || file.exists().then_some(())).await;
@@ -384,42 +399,42 @@ async fn a_script_has_its_skill_until_it_ends_whatever_becomes_of_it() {
     let run = || engine.run_skill("waits", json!({"script": "run.sh"}));
     let changes = async {
         started("one").await;
-        engine.put_skill("waits", json!({"scripts": files("two")})).await.ok(SKILL);
+        engine.put_skill("waits", json!({"scripts": files("two")})).await.assert_ok(SKILL);
         let second_and_end = async {
             started("two").await;
-            laid_out(&rig.place, 2).await;
-            engine.delete("/skills/waits").await.ok("status:text");
-            run().await.refused_flat(404, "METHOD_NOT_FOUND");
-            laid_out(&rig.place, 2).await;
+            wait_for_skill_folders(&rig.setup, 2).await;
+            engine.delete("/skills/waits").await.assert_ok("status:text");
+            run().await.assert_flat_error(404, "METHOD_NOT_FOUND");
+            wait_for_skill_folders(&rig.setup, 2).await;
             std::fs::write(workspace.join("told"), "").unwrap();
         };
         tokio::join!(run(), second_and_end).0
     };
     let (first, second) = tokio::join!(run(), changes);
-    for (ran, told) in [(first, "one\n"), (second, "two\n")] {
-        assert_eq!(ran.ok("result:object"), json!({"result": {"output": told}}));
+    for (commit_run, told) in [(first, "one\n"), (second, "two\n")] {
+        assert_eq!(commit_run.assert_ok("result:object"), json!({"result": {"output": told}}));
     }
-    laid_out(&rig.place, 0).await;
+    wait_for_skill_folders(&rig.setup, 0).await;
 }
 
 #[tokio::test]
 async fn a_catalog_beside_the_brain_keeps_its_skills() {
-    let rig = Rig::of("anthropic", [], |place| {
-        let home = place.home.path().to_str().unwrap().to_owned();
-        with_platform(place.with("CATALOG_DIR", home).with_programs())
+    let rig = EngineFixture::with_setup("anthropic", [], |place| {
+        let home = place.test_env.path().to_str().unwrap().to_owned();
+        with_platform_skill(place.with_env("CATALOG_DIR", home).allowing_unconfined())
     })
     .await;
-    rig.engine.create_skill(baking()).await;
+    rig.engine.create_skill(baking_skill()).await;
     let weighed = rig.engine.run_skill("baking", json!({"script": "weigh.sh", "input": "flour"})).await;
-    assert_eq!(weighed.ok("result:object")["result"]["output"].as_str().unwrap().trim(), "5");
-    rig.engine.delete("/skills/baking").await.ok("status:text");
-    laid_out(&rig.place, 0).await;
+    assert_eq!(weighed.assert_ok("result:object")["result"]["output"].as_str().unwrap().trim(), "5");
+    rig.engine.delete("/skills/baking").await.assert_ok("status:text");
+    wait_for_skill_folders(&rig.setup, 0).await;
     assert_eq!(
-        std::fs::read_to_string(rig.place.home.path().join("skills/counting/SKILL.md")).unwrap(),
+        std::fs::read_to_string(rig.setup.test_env.path().join("skills/counting/SKILL.md")).unwrap(),
         PLATFORM
     );
     let counted = rig.engine.run_skill("counting", json!({"script": "count.sh", "input": "a b"})).await;
-    assert_eq!(counted.ok("result:object")["result"]["output"].as_str().unwrap().trim(), "2");
+    assert_eq!(counted.assert_ok("result:object")["result"]["output"].as_str().unwrap().trim(), "2");
 }
 
 #[tokio::test]
@@ -429,17 +444,17 @@ async fn scripts_of_the_users_own_are_confined() {
         echo forged >> \"$0\" && echo changed itself
         touch \"$SKILL_DIR/../other\" && echo made a neighbour
         touch here && cat \"$SKILL_DIR/SKILL.md\" | head -1";
-    let rig = Rig::of("anthropic", [], LoneEngine::allowing_all).await;
+    let rig = EngineFixture::with_setup("anthropic", [], StandaloneEngine::allowing_all_tools).await;
     let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
     if !level.contains("landlock") {
         return skip(&format!("a kernel that confines programs: {level}"));
     }
-    let brain = rig.place.brain();
+    let brain = rig.setup.brain();
     let script = escapes.replace("$BRAIN", brain.to_str().unwrap());
     rig.engine.create_skill(json!({"name": "escape", "scripts": {"out.sh": script}})).await;
-    let answer = rig.engine.run_skill("escape", json!({"script": "out.sh"})).await.ok("result:object");
+    let answer = rig.engine.run_skill("escape", json!({"script": "out.sh"})).await.assert_ok("result:object");
     assert_eq!(answer, json!({"result": {"output": "---\n"}}));
-    assert!(rig.place.workspace().join("here").exists());
+    assert!(rig.setup.workspace().join("here").exists());
 }
 
 #[tokio::test]
@@ -454,15 +469,17 @@ async fn scripts_of_the_users_own_have_no_network_unless_it_is_granted() {
     let without = r#"{"default": "allow"}"#;
     let granted = r#"{"default": "allow", "network": ["run_skill_script"]}"#;
     for (permissions, outcome) in [(granted, "connected\n"), (without, "refused\n")] {
-        let rig =
-            Rig::of("anthropic", [], |place| place.allowing_all().with_file("permissions.json", permissions))
-                .await;
+        let rig = EngineFixture::with_setup("anthropic", [], |place| {
+            place.allowing_all_tools().with_catalog_file("permissions.json", permissions)
+        })
+        .await;
         let level = rig.engine.activity().await["confinement"].as_str().unwrap().to_owned();
         if !level.contains("landlock") {
             return skip(&format!("a kernel that confines programs: {level}"));
         }
         rig.engine.create_skill(json!({"name": "connect", "scripts": {"out": connect}})).await;
-        let answer = rig.engine.run_skill("connect", json!({"script": "out"})).await.ok("result:object");
+        let answer =
+            rig.engine.run_skill("connect", json!({"script": "out"})).await.assert_ok("result:object");
         assert_eq!(answer, json!({"result": {"output": outcome}}), "{permissions}");
         let came = tokio::time::timeout(Duration::ZERO, listener.accept()).await;
         assert_eq!(came.is_ok(), outcome == "connected\n", "{permissions}");
@@ -471,20 +488,25 @@ async fn scripts_of_the_users_own_have_no_network_unless_it_is_granted() {
 
 #[tokio::test]
 async fn skills_are_run_by_their_names() {
-    let rig =
-        Rig::of("anthropic", [Reply::of_text("Mat.")], |place| with_platform(place.with_programs())).await;
+    let rig = EngineFixture::with_setup("anthropic", [Reply::from_text("Mat.")], |place| {
+        with_platform_skill(place.allowing_unconfined())
+    })
+    .await;
     rig.engine.create_skill(json!({"name": "rhyme", "prompt": "Rhyme on what you are given."})).await;
-    let answer = rig.engine.run_skill("rhyme", json!({"input": "cat"})).await.ok("result:object");
+    let answer = rig.engine.run_skill("rhyme", json!({"input": "cat"})).await.assert_ok("result:object");
     assert_eq!(answer, json!({"result": {"output": "Mat."}}));
-    rig.told().has(&["cat"]);
+    rig.last_messages().assert_contains(&["cat"]);
     let count = json!({"script": "scripts/count.sh", "input": "one two three"});
-    let answer = rig.engine.run_skill("counting", count.clone()).await.ok("result:object");
+    let answer = rig.engine.run_skill("counting", count.clone()).await.assert_ok("result:object");
     assert_eq!(answer["result"]["output"].as_str().unwrap().trim(), "3");
     let wrong = rig.engine.run_skill("counting", json!({"script": "../../count.sh"})).await;
-    assert!(wrong.refused_flat(400, "TOOL_FAILED").contains("scripts/count.sh"));
-    rig.engine.run_skill("none", json!({})).await.refused_flat(404, "METHOD_NOT_FOUND");
-    let methods =
-        rig.engine.post("/rpc", &json!({"method": "rpc.methods", "params": {}})).await.ok("result:object");
+    assert!(wrong.assert_flat_error(400, "TOOL_FAILED").contains("scripts/count.sh"));
+    rig.engine.run_skill("none", json!({})).await.assert_flat_error(404, "METHOD_NOT_FOUND");
+    let methods = rig
+        .engine
+        .post("/rpc", &json!({"method": "rpc.methods", "params": {}}))
+        .await
+        .assert_ok("result:object");
     let methods: Vec<_> = methods["result"]["methods"]
         .as_array()
         .unwrap()
@@ -494,21 +516,21 @@ async fn skills_are_run_by_their_names() {
     assert!(methods.contains(&json!("skill.rhyme")) && methods.contains(&json!("skill.counting")));
 
     let denied = r#"{"tools": {"run_skill_script": "deny"}}"#;
-    let rig = Rig::of("anthropic", [], |place| {
-        with_platform(place.with_programs()).with_file("permissions.json", denied)
+    let rig = EngineFixture::with_setup("anthropic", [], |place| {
+        with_platform_skill(place.allowing_unconfined()).with_catalog_file("permissions.json", denied)
     })
     .await;
-    rig.engine.run_skill("counting", count).await.refused_flat(400, "TOOL_DENIED");
+    rig.engine.run_skill("counting", count).await.assert_flat_error(400, "TOOL_DENIED");
 }
 
 /// The status of an export, its headers and what it holds.
-async fn exported(engine: &Engine, name: &str) -> (u16, [String; 2], Vec<u8>) {
+async fn export_skill(engine: &Engine, name: &str) -> (u16, [String; 2], Vec<u8>) {
     let request = engine.request(Method::GET, &format!("/skills/{name}/export"));
-    let response = in_time("an export", request.send()).await.unwrap();
+    let response = with_deadline("an export", request.send()).await.unwrap();
     let header = |name: &str| response.headers()[name].to_str().unwrap().to_owned();
     let (status, headers) =
         (response.status().as_u16(), [header("content-type"), header("content-disposition")]);
-    (status, headers, in_time("an export", response.bytes()).await.unwrap().to_vec())
+    (status, headers, with_deadline("an export", response.bytes()).await.unwrap().to_vec())
 }
 
 /// Unpacks an archive into a folder, with the system's own program.
@@ -523,12 +545,12 @@ fn unpack(archive: &[u8], folder: &Path) {
 
 #[tokio::test]
 async fn an_exported_skill_is_one_of_the_platform_elsewhere() {
-    let rig = Rig::of("anthropic", [], with_platform).await;
-    let made = rig.engine.create_skill(baking()).await;
-    let elsewhere = LoneEngine::new();
-    let catalog = elsewhere.home.path().join("catalog/skills");
+    let rig = EngineFixture::with_setup("anthropic", [], with_platform_skill).await;
+    let made = rig.engine.create_skill(baking_skill()).await;
+    let elsewhere = StandaloneEngine::new();
+    let catalog = elsewhere.test_env.path().join("catalog/skills");
     for name in ["baking", "counting"] {
-        let (status, headers, archive) = exported(&rig.engine, name).await;
+        let (status, headers, archive) = export_skill(&rig.engine, name).await;
         assert_eq!((status, headers[0].as_str()), (200, "application/x-tar"));
         assert_eq!(headers[1], format!("attachment; filename=\"{name}.tar\""));
         unpack(&archive, &catalog);
@@ -536,7 +558,7 @@ async fn an_exported_skill_is_one_of_the_platform_elsewhere() {
     assert_eq!(std::fs::read_to_string(catalog.join("counting/SKILL.md")).unwrap(), PLATFORM);
     assert_eq!(std::fs::read_to_string(catalog.join("counting/references/why.md")).unwrap(), "Because.");
     let (_program, engine) = elsewhere.start().await;
-    let there = engine.get("/skills/baking").await.ok(SKILL);
+    let there = engine.get("/skills/baking").await.assert_ok(SKILL);
     for field in ["name", "description", "category", "prompt", "capabilities", "scripts"] {
         assert_eq!(there[field], made[field], "{field}");
     }

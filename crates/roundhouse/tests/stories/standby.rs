@@ -3,17 +3,17 @@
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply, StrictProvider};
+use strict_provider::{Gate, MockProvider, Reply};
 
-use crate::support::calls::message;
-use crate::support::form::{ENGINE_RECORD, PROVISIONED};
-use crate::support::http::{ask, ask_raw, client};
-use crate::support::model::reached;
-use crate::support::turn::completed;
-use crate::support::{Answer, Deployment, Orchestrator, Product, assert_fields, eventually};
+use crate::support::engine_calls::direct_message;
+use crate::support::engine_fixture::wait_gate_reached;
+use crate::support::http::{client, send, send_raw};
+use crate::support::schema::{ENGINE_RECORD, PROVISIONED};
+use crate::support::turn::assert_completed;
+use crate::support::{Deployment, HttpResponse, Orchestrator, Product, assert_fields, eventually};
 
 /// What an orchestrator can be asked.
-const CALLS: [(Method, &str); 12] = [
+const ENDPOINTS: [(Method, &str); 12] = [
     (Method::POST, "/products/register"),
     (Method::PUT, "/products/prod_01234567890123456789012345678901/policy"),
     (Method::POST, "/engines/provision"),
@@ -29,21 +29,21 @@ const CALLS: [(Method, &str); 12] = [
 ];
 
 /// Waits until a standby answers at all; its answer.
-async fn health(standby: &mut Orchestrator) -> Answer {
+async fn health(standby: &mut Orchestrator) -> HttpResponse {
     eventually("the standby answers", async || {
-        assert!(standby.program.runs(), "the standby ended: {}", standby.program.output());
+        assert!(standby.program.is_running(), "the standby ended: {}", standby.program.output());
         let request = client().get(format!("{}/health", standby.base));
         request.try_clone().unwrap().send().await.ok()?;
-        Some(ask(request).await)
+        Some(send(request).await)
     })
     .await
 }
 
 /// Asserts that an answer says that the orchestrator is starting.
 #[track_caller]
-fn is_starting_up(answer: &Answer) {
+fn assert_starting_up(answer: &HttpResponse) {
     assert_eq!(answer.header("retry-after"), Some("1"), "{answer:?}");
-    answer.refused(503, "STARTING_UP");
+    answer.assert_error(503, "STARTING_UP");
 }
 
 #[tokio::test]
@@ -66,16 +66,16 @@ async fn a_second_orchestrator_waits_and_says_for_whom() {
     assert!(answer.header("x-request-id").is_some());
 
     let holder = orchestrator.program.pid().as_raw_nonzero().to_string();
-    let said = standby.program.says(&holder).await.expect("it names the holder");
+    let said = standby.program.wait_for_output(&holder).await.expect("it names the holder");
     assert!(!said.contains(&place.master_key) && !said.contains(&place.admin_key), "{said}");
 
     // The first one has noticed nothing.
     assert_eq!(product.list("").await.1, 1);
     assert_eq!(place.process_of(&engine), process);
-    product.provision("bob").await.ok(PROVISIONED);
+    product.provision("bob").await.assert_ok(PROVISIONED);
 
     // A standby that is ended ends well.
-    standby.end(Signal::TERM).await.well();
+    standby.signal_and_wait(Signal::TERM).await.assert_success();
     assert_eq!(product.status("ada").await, "running");
     product.engine("bob").await.health().await;
 }
@@ -87,56 +87,56 @@ async fn whoever_asks_a_standby_is_to_come_back() {
     let mut standby = place.launch_second();
     health(&mut standby).await;
     // With the right key or without: whose it is cannot be known yet.
-    for (method, path) in CALLS {
+    for (method, path) in ENDPOINTS {
         for (key, admin_key) in [(product.key.as_str(), place.admin_key.as_str()), ("wrong", "wrong")] {
             let request = client().request(method.clone(), format!("{}{path}", standby.base));
             let request = request.header("x-platform-key", key).header("x-admin-key", admin_key);
-            is_starting_up(&ask(request.json(&json!({"user_id": "eve"}))).await);
+            assert_starting_up(&send(request.json(&json!({"user_id": "eve"}))).await);
         }
-        is_starting_up(&ask_raw(&standby.base, &format!("{method} {path}"), &[], b"{").await);
+        assert_starting_up(&send_raw(&standby.base, &format!("{method} {path}"), &[], b"{").await);
     }
     assert_eq!(product.list("").await.1, 0);
 }
 
 #[tokio::test]
 async fn a_standby_takes_over_from_a_killed_one_and_no_engine_notices() {
-    let provider = StrictProvider::start().await.unwrap();
+    let provider = MockProvider::start().await.unwrap();
     let gate = Gate::new();
     let text = "The answer is longer than the orchestrator's life.";
-    provider.enqueue(Reply::of_text(text).chars_per_delta(5).hold(4, &gate));
+    provider.enqueue(Reply::from_text(text).chars_per_delta(5).hold(4, &gate));
     let place = Deployment::new().with_provider(&provider);
     let (orchestrator, product) = place.start_with_product().await;
     product.engine("stopped").await;
-    product.stop("stopped").await.ok("status:text");
+    product.stop("stopped").await.assert_ok("status:text");
     let engine = product.engine("ada").await;
     let process = place.process_of(&engine);
     let mut standby = place.launch_second();
     assert_eq!(health(&mut standby).await.status, 503);
-    let stream = engine.execute_with(&message("task", "Tell me.")).await;
-    reached(&gate).await;
+    let stream = engine.execute_with(&direct_message("task", "Tell me.")).await;
+    wait_gate_reached(&gate).await;
 
-    assert_eq!(orchestrator.end(Signal::KILL).await.code, None);
-    standby.is_ready().await;
+    assert_eq!(orchestrator.signal_and_wait(Signal::KILL).await.code, None);
+    standby.wait_ready().await;
     let product = Product::new(&standby.base, &product.key);
-    let record: Value = product.get("ada").await.ok(ENGINE_RECORD);
+    let record: Value = product.get("ada").await.assert_ok(ENGINE_RECORD);
     assert_eq!((&record["status"], &record["api_key"]), (&json!("running"), &json!(engine.key)));
     assert_eq!(place.process_of(&engine), process, "it was adopted, not restarted");
     assert_eq!(product.engine("ada").await.url, engine.url);
     assert_eq!(product.status("stopped").await, "stopped");
     gate.release();
-    assert_eq!(completed(&stream.rest().await), text);
+    assert_eq!(assert_completed(&stream.collect().await), text);
     for event in ["start", "wake", "sleep", "crash", "restart"] {
-        assert!(product.audit(event).await.is_empty(), "{event}: nothing happened to the engine");
+        assert!(product.audit_rows(event).await.is_empty(), "{event}: nothing happened to the engine");
     }
 
     // It drives what it took over, and whoever comes now waits for it.
-    product.stop("ada").await.ok("status:text");
-    product.start("ada").await.ok("status:text url:url");
-    product.provision("bob").await.ok(PROVISIONED);
+    product.stop("ada").await.assert_ok("status:text");
+    product.start("ada").await.assert_ok("status:text url:url");
+    product.provision("bob").await.assert_ok(PROVISIONED);
     let mut again = place.launch();
     assert_eq!(health(&mut again).await.body["status"], "starting");
-    standby.end(Signal::TERM).await.well();
-    again.is_ready().await;
+    standby.signal_and_wait(Signal::TERM).await.assert_success();
+    again.wait_ready().await;
     let product = Product::new(&again.base, &product.key);
     assert_eq!(product.list("?status=running").await.1, 2);
 }
@@ -160,8 +160,8 @@ async fn of_two_that_begin_at_once_one_serves() {
     assert_eq!((answer.status, &answer.body["status"]), (503, &json!("starting")));
     let [first, second] = both;
     let (server, mut standby) = if serving == 0 { (first, second) } else { (second, first) };
-    server.end(Signal::KILL).await;
-    standby.is_ready().await;
+    server.signal_and_wait(Signal::KILL).await;
+    standby.wait_ready().await;
     let product = Product::new(&standby.base, &product.key);
     assert_eq!(product.engine("ada").await.key, engine.key);
 }

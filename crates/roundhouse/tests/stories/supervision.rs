@@ -6,12 +6,12 @@ use std::time::Instant;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
-use crate::support::form::ENGINE_RECORD;
-use crate::support::turn::completed;
+use crate::support::schema::ENGINE_RECORD;
+use crate::support::turn::assert_completed;
 use crate::support::{Deployment, Engine, Product, assert_within, eventually, processes};
 
 /// Waits until a user's engine runs as another process than `before`, and holds it against what it was.
-async fn is_back(place: &Deployment, product: &Product, before: (&Engine, Pid)) -> Pid {
+async fn wait_until_back(place: &Deployment, product: &Product, before: (&Engine, Pid)) -> Pid {
     let now = eventually("another process runs", async || {
         let status = product.status("ada").await;
         place.process_of(before.0).filter(|now| *now != before.1 && status == "running")
@@ -25,16 +25,16 @@ async fn is_back(place: &Deployment, product: &Product, before: (&Engine, Pid)) 
 
 /// What the ledger tells of an event's rows.
 async fn details<const N: usize>(product: &Product, event: &str) -> [Value; N] {
-    let rows: Vec<Value> = product.audit(event).await.into_iter().map(|(_, detail)| detail).collect();
+    let rows: Vec<Value> = product.audit_rows(event).await.into_iter().map(|(_, detail)| detail).collect();
     rows.try_into().unwrap_or_else(|rows| panic!("{N} rows of {event}, not {rows:?}"))
 }
 
 #[tokio::test]
 async fn an_engine_that_dies_is_failed_at_once_and_back_after_its_back_off() {
-    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "1");
+    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "1");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     let messages = engine.messages("task").await;
     let mut process = place.process_of(&engine).unwrap();
 
@@ -43,10 +43,10 @@ async fn an_engine_that_dies_is_failed_at_once_and_back_after_its_back_off() {
     for (attempt, wait, signal) in [(0, 1.0, Signal::KILL), (1, 2.0, Signal::TERM)] {
         let start = Instant::now();
         processes::signal(process, signal);
-        product.becomes("ada", "failed").await;
+        product.wait_for_status("ada", "failed").await;
         assert_within("it is noticed", start.elapsed(), 1.0..3.0);
-        product.stop("ada").await.refused(409, "ENGINE_NOT_RUNNING");
-        product.rotate("ada").await.refused(409, "ENGINE_NOT_RUNNING");
+        product.stop("ada").await.assert_error(409, "ENGINE_NOT_RUNNING");
+        product.rotate_key("ada").await.assert_error(409, "ENGINE_NOT_RUNNING");
         let told = product.explain("ada").await;
         assert_eq!((&told["status"], &told["next_action"]["action"]), (&json!("failed"), &json!("restart")));
         assert_eq!(told["restart_attempt"]["max"], 8, "{told}");
@@ -54,19 +54,19 @@ async fn an_engine_that_dies_is_failed_at_once_and_back_after_its_back_off() {
         assert!(told["awake_because"].is_null(), "{told}");
 
         // An admit waits for the restart that is due, and does not hasten it.
-        let admission = product.admit_as_it_is("ada").await.ok("admitted:bool engine:object");
+        let admission = product.admit_existing("ada").await.assert_ok("admitted:bool engine:object");
         assert_eq!(
             (&admission["admitted"], &admission["engine"]["status"]),
             (&json!(true), &json!("running"))
         );
         // 20 % of the wait are left to chance.
         assert_within("it is back", start.elapsed(), 1.0 + 0.8 * wait..1.0 + 1.2 * wait + 6.0);
-        process = is_back(&place, &product, (&engine, process)).await;
-        assert_eq!(product.audit("restart").await.len(), attempt + 1);
+        process = wait_until_back(&place, &product, (&engine, process)).await;
+        assert_eq!(product.audit_rows("restart").await.len(), attempt + 1);
     }
     let engine = product.engine("ada").await;
     assert_eq!(engine.messages("task").await, messages);
-    completed(&engine.execute("task", "Hello again!").await.rest().await);
+    assert_completed(&engine.execute("task", "Hello again!").await.collect().await);
 
     let told = product.explain("ada").await;
     let last = &told["last_transition"];
@@ -87,21 +87,21 @@ async fn an_engine_that_dies_is_failed_at_once_and_back_after_its_back_off() {
         row["attempt"].as_u64().expect("a number")
     });
     assert_eq!(attempts[1], attempts[0] + 1);
-    assert!(product.audit("start").await.is_empty() && product.audit("wake").await.is_empty());
+    assert!(product.audit_rows("start").await.is_empty() && product.audit_rows("wake").await.is_empty());
 }
 
 #[tokio::test]
 async fn an_engine_that_hangs_is_ended_and_comes_back() {
     let place = Deployment::new()
-        .with("ORCH_HEALTH_CHECK_INTERVAL_S", "0.3")
-        .with("ORCH_HEALTH_CHECK_TIMEOUT_S", "0.7")
-        .with("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
+        .with_env("ORCH_HEALTH_CHECK_INTERVAL_S", "0.3")
+        .with_env("ORCH_HEALTH_CHECK_TIMEOUT_S", "0.7")
+        .with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     let messages = engine.messages("task").await;
     // Checks are made and pass: the time of the last one moves.
-    let checked = async || product.get("ada").await.ok(ENGINE_RECORD)["last_health_at"].clone();
+    let checked = async || product.get("ada").await.assert_ok(ENGINE_RECORD)["last_health_at"].clone();
     let first = checked().await;
     eventually("it is checked again", async || (checked().await != first).then_some(())).await;
 
@@ -111,7 +111,7 @@ async fn an_engine_that_hangs_is_ended_and_comes_back() {
     eventually("the hung process is ended", async || (!processes::is_alive(process)).then_some(())).await;
     // Three checks in a row, each of them given its time.
     assert_within("three checks failed", start.elapsed(), 2.1..12.0);
-    is_back(&place, &product, (&engine, process)).await;
+    wait_until_back(&place, &product, (&engine, process)).await;
     let engine = product.engine("ada").await;
     assert_eq!(engine.messages("task").await, messages);
     let [crash] = details(&product, "crash").await;
@@ -121,24 +121,24 @@ async fn an_engine_that_hangs_is_ended_and_comes_back() {
 
 #[tokio::test]
 async fn nobody_waits_for_a_restart_that_is_far_off() {
-    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "300");
+    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "300");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     let process = place.kill_engine(&engine);
-    product.becomes("ada", "failed").await;
+    product.wait_for_status("ada", "failed").await;
     let start = Instant::now();
-    assert_eq!(product.denied("ada").await, "engine_unhealthy");
+    assert_eq!(product.denial_reason("ada").await, "engine_unhealthy");
     assert_within("it is told at once", start.elapsed(), 0.0..5.0);
     assert_eq!(product.explain("ada").await["next_action"]["action"], "restart");
-    product.start("ada").await.ok("status:text url:url");
-    is_back(&place, &product, (&engine, process)).await;
-    assert!(product.audit("restart").await.is_empty());
+    product.start("ada").await.assert_ok("status:text url:url");
+    wait_until_back(&place, &product, (&engine, process)).await;
+    assert!(product.audit_rows("restart").await.is_empty());
 }
 
 /// Replaces an engine's brain by garbage; gives back what puts it right.
-fn spoil_brain(place: &Deployment, engine: &Engine) -> impl FnOnce() {
+fn corrupt_brain(place: &Deployment, engine: &Engine) -> impl FnOnce() {
     let folder = place.fleet.engine_folder(&engine.id);
-    let aside = place.fleet.home.path().join("aside");
+    let aside = place.fleet.test_env.path().join("aside");
     fs::create_dir(&aside).unwrap();
     let files = ["brain.sqlite", "brain.sqlite-wal", "brain.sqlite-shm"];
     let present = files.map(|name| fs::rename(folder.join(name), aside.join(name)).is_ok());
@@ -158,18 +158,20 @@ fn spoil_brain(place: &Deployment, engine: &Engine) -> impl FnOnce() {
 #[tokio::test]
 async fn an_engine_that_cannot_come_back_is_given_up_until_it_is_started() {
     let place = Deployment::new()
-        .with("ORCH_RESTART_BACKOFF_BASE_S", "0.2")
-        .with("ORCH_RESTART_BACKOFF_MAX_S", "0.3")
-        .with("ORCH_RESTART_MAX_ATTEMPTS", "2")
-        .with("ORCH_BOOT_TIMEOUT_S", "10");
+        .with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2")
+        .with_env("ORCH_RESTART_BACKOFF_MAX_S", "0.3")
+        .with_env("ORCH_RESTART_MAX_ATTEMPTS", "2")
+        .with_env("ORCH_BOOT_TIMEOUT_S", "10");
     let (orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     let messages = engine.messages("task").await;
     place.kill_engine(&engine);
-    let repair = spoil_brain(&place, &engine);
-    eventually("both attempts were made", async || (product.audit("restart").await.len() == 2).then_some(()))
-        .await;
+    let repair = corrupt_brain(&place, &engine);
+    eventually("both attempts were made", async || {
+        (product.audit_rows("restart").await.len() == 2).then_some(())
+    })
+    .await;
     for row in details::<2>(&product, "restart").await {
         assert_eq!((&row["from"], &row["to"]), (&json!("failed"), &json!("failed")), "{row}");
     }
@@ -177,7 +179,7 @@ async fn an_engine_that_cannot_come_back_is_given_up_until_it_is_started() {
     // It is given up, also by the next orchestrator. Nothing waits for what will not come.
     let given_up = async || {
         let start = Instant::now();
-        assert_eq!(product.denied("ada").await, "engine_unhealthy");
+        assert_eq!(product.denial_reason("ada").await, "engine_unhealthy");
         assert_within("nothing waits", start.elapsed(), 0.0..5.0);
         assert_eq!(product.status("ada").await, "failed");
         let told = product.explain("ada").await;
@@ -197,81 +199,82 @@ async fn an_engine_that_cannot_come_back_is_given_up_until_it_is_started() {
     // `start` tries again, and counts anew: when it dies again it is restarted.
     eventually("no attempt is under way", async || place.process_of(&engine).is_none().then_some(())).await;
     repair();
-    product.start("ada").await.ok("status:text url:url");
+    product.start("ada").await.assert_ok("status:text url:url");
     assert_eq!(product.engine("ada").await.messages("task").await, messages);
     let process = place.kill_engine(&engine);
-    product.becomes("ada", "failed").await;
-    is_back(&place, &product, (&engine, process)).await;
+    product.wait_for_status("ada", "failed").await;
+    wait_until_back(&place, &product, (&engine, process)).await;
     let [_, _] = details(&product, "crash").await;
     drop(orchestrator);
 }
 
 #[tokio::test]
 async fn an_engine_that_cannot_come_back_is_no_trouble_for_others() {
-    let place =
-        Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "0.2").with("ORCH_BOOT_TIMEOUT_S", "10");
+    let place = Deployment::new()
+        .with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2")
+        .with_env("ORCH_BOOT_TIMEOUT_S", "10");
     let (_orchestrator, product) = place.start_with_product().await;
     let broken = product.engine("broken").await;
     let engine = product.engine("ada").await;
     place.kill_engine(&broken);
-    let _repair = spoil_brain(&place, &broken);
+    let _repair = corrupt_brain(&place, &broken);
     let process = place.kill_engine(&engine);
     eventually("the broken one was tried", async || {
-        product.audit("restart").await.iter().any(|(user, _)| user == "broken").then_some(())
+        product.audit_rows("restart").await.iter().any(|(user, _)| user == "broken").then_some(())
     })
     .await;
-    is_back(&place, &product, (&engine, process)).await;
-    completed(&product.engine("ada").await.execute("task", "Hello!").await.rest().await);
+    wait_until_back(&place, &product, (&engine, process)).await;
+    assert_completed(&product.engine("ada").await.execute("task", "Hello!").await.collect().await);
     // What cannot come back can be deleted.
-    product.delete("broken").await.ok("status:text engine_id:engine");
+    product.delete("broken").await.assert_ok("status:text engine_id:engine");
     assert_eq!(product.list("").await.1, 1);
     assert!(!place.fleet.engine_folder(&broken.id).exists());
 }
 
 #[tokio::test]
 async fn what_was_stopped_stays_stopped_and_what_died_unseen_comes_back() {
-    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
+    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
     let (orchestrator, product) = place.start_with_product().await;
     let stopped = product.engine("stopped").await;
-    product.stop("stopped").await.ok("status:text");
+    product.stop("stopped").await.assert_ok("status:text");
     let engine = product.engine("ada").await;
-    engine.tell("task", "Hello!").await;
+    engine.run_turn("task", "Hello!").await;
     let messages = engine.messages("task").await;
-    orchestrator.end(Signal::KILL).await;
+    orchestrator.signal_and_wait(Signal::KILL).await;
     let process = place.kill_engine(&engine);
 
     let orchestrator = place.start().await;
-    is_back(&place, &product, (&engine, process)).await;
+    wait_until_back(&place, &product, (&engine, process)).await;
     assert_eq!(product.engine("ada").await.messages("task").await, messages);
     // By now all that was meant to come back is back.
     assert_eq!(product.status("stopped").await, "stopped");
-    assert_eq!(product.denied("stopped").await, "engine_stopped");
+    assert_eq!(product.denial_reason("stopped").await, "engine_stopped");
     assert_eq!(place.process_of(&stopped), None);
-    let crashed: Vec<String> = product.audit("crash").await.into_iter().map(|(user, _)| user).collect();
+    let crashed: Vec<String> = product.audit_rows("crash").await.into_iter().map(|(user, _)| user).collect();
     assert_eq!(crashed, ["ada"], "a stop is no crash");
 
     // The end of the orchestrator, also a gentle one, is no crash either.
     let process = place.process_of(&engine).unwrap();
-    orchestrator.end(Signal::TERM).await.well();
+    orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
     let _orchestrator = place.start().await;
     assert_eq!(product.status("ada").await, "running");
     assert_eq!(place.process_of(&engine), Some(process));
-    assert_eq!(product.audit("crash").await.len(), 1);
+    assert_eq!(product.audit_rows("crash").await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_back_off_goes_on_where_it_was_when_the_orchestrator_is_killed() {
-    let place = Deployment::new().with("ORCH_RESTART_BACKOFF_BASE_S", "2");
+    let place = Deployment::new().with_env("ORCH_RESTART_BACKOFF_BASE_S", "2");
     let (orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     let start = Instant::now();
     let process = place.kill_engine(&engine);
-    product.becomes("ada", "failed").await;
+    product.wait_for_status("ada", "failed").await;
     let before = product.explain("ada").await;
     let _orchestrator = place.kill_and_start(orchestrator).await;
     let after = product.explain("ada").await;
     assert_eq!((&after["status"], &after["next_action"]), (&before["status"], &before["next_action"]));
-    is_back(&place, &product, (&engine, process)).await;
+    wait_until_back(&place, &product, (&engine, process)).await;
     assert_within("it is back", start.elapsed(), 1.0 + 0.8 * 2.0..15.0);
     let [_crash] = details(&product, "crash").await;
     assert_eq!(before["restart_attempt"], after["restart_attempt"]);
@@ -279,22 +282,22 @@ async fn a_back_off_goes_on_where_it_was_when_the_orchestrator_is_killed() {
 
 #[tokio::test]
 async fn a_turn_that_its_engine_died_in_ends_without_anybodys_help() {
-    let provider = strict_provider::StrictProvider::start().await.unwrap();
+    let provider = strict_provider::MockProvider::start().await.unwrap();
     let gate = strict_provider::Gate::new();
     let text = "One two three four five six seven eight nine ten.";
-    provider.enqueue(strict_provider::Reply::of_text(text).hold(5, &gate));
-    provider.enqueue(strict_provider::Reply::of_text(text));
-    let place = Deployment::new().with_provider(&provider).with("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
+    provider.enqueue(strict_provider::Reply::from_text(text).hold(5, &gate));
+    provider.enqueue(strict_provider::Reply::from_text(text));
+    let place = Deployment::new().with_provider(&provider).with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;
     let stream = engine.execute("task", "Tell me.").await;
     // Nobody is told that the engine died, nobody admits or starts it.
-    crate::support::model::reached(&gate).await;
+    crate::support::engine_fixture::wait_gate_reached(&gate).await;
     let process = place.kill_engine(&engine);
     drop(stream);
     provider.wait_for_requests(2).await;
-    let again = is_back(&place, &product, (&engine, process)).await;
-    let events = product.engine("ada").await.replay("task", 0).await.rest().await;
-    assert_eq!(completed(&events), text);
+    let again = wait_until_back(&place, &product, (&engine, process)).await;
+    let events = product.engine("ada").await.replay("task", 0).await.collect().await;
+    assert_eq!(assert_completed(&events), text);
     assert_eq!(place.process_of(&engine), Some(again));
 }

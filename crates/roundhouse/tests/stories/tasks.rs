@@ -6,11 +6,13 @@ use contract::Timestamp;
 use serde_json::{Value, json};
 use strict_provider::{Gate, Reply};
 
-use crate::support::calls::{answer_id, message, message_id, said, with};
-use crate::support::http::{ask_raw, segment};
-use crate::support::model::{Act as _, PICTURE, note, question, reached, write};
-use crate::support::turn::completed;
-use crate::support::{Answer, Engine, LoneEngine, Rig};
+use crate::support::engine_calls::{answer_id, direct_message, message_id, roles_and_texts, with_fields};
+use crate::support::engine_fixture::{
+    PNG_BASE64, ReplyExt as _, ask_user_reply, memory_set_reply, wait_gate_reached, write_file_reply,
+};
+use crate::support::http::{path_segment, send_raw};
+use crate::support::turn::assert_completed;
+use crate::support::{Engine, EngineFixture, HttpResponse, StandaloneEngine};
 
 fn names(tasks: &[Value]) -> Vec<&str> {
     tasks.iter().map(|task| task["task_id"].as_str().unwrap()).collect()
@@ -29,28 +31,30 @@ fn assert_recent(at: Timestamp) {
 }
 
 /// A request whose path nobody tidies up.
-async fn raw(engine: &Engine, head: &str) -> Answer {
-    ask_raw(&engine.url, head, &[("x-engine-key", &engine.key)], b"").await
+async fn raw(engine: &Engine, head: &str) -> HttpResponse {
+    send_raw(&engine.url, head, &[("x-engine-key", &engine.key)], b"").await
 }
 
 #[tokio::test]
 async fn a_new_engine_has_no_tasks() {
-    let place = LoneEngine::new();
+    let place = StandaloneEngine::new();
     let (_program, engine) = place.start().await;
     assert_eq!(engine.get("/tasks").await.body, json!({"tasks": [], "total": 0}));
     for head in ["GET /tasks/unknown", "DELETE /tasks/unknown"] {
-        raw(&engine, head).await.refused(404, "TASK_NOT_FOUND");
+        raw(&engine, head).await.assert_error(404, "TASK_NOT_FOUND");
     }
     for (head, key) in [("GET /tasks", ""), ("GET /tasks/unknown", "wrong"), ("DELETE /tasks/unknown", "")] {
-        ask_raw(&engine.url, head, &[("x-engine-key", key)], b"").await.refused(401, "INVALID_ENGINE_KEY");
+        send_raw(&engine.url, head, &[("x-engine-key", key)], b"")
+            .await
+            .assert_error(401, "INVALID_ENGINE_KEY");
     }
 }
 
 #[tokio::test]
 async fn tasks_are_listed_the_one_changed_last_first() {
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     for task in ["one", "two", "three", "one"] {
-        rig.engine.tell(task, "Hello!").await;
+        rig.engine.run_turn(task, "Hello!").await;
     }
     let (all, total) = rig.engine.tasks("").await;
     assert_eq!((names(&all), total), (vec!["one", "three", "two"], 3));
@@ -73,15 +77,15 @@ async fn tasks_are_listed_the_one_changed_last_first() {
         ("offset", "offset=1.5"),
     ] {
         let answer = rig.engine.get(&format!("/tasks?{query}")).await;
-        assert!(answer.refused(400, "INVALID_REQUEST").contains(field), "{query}");
+        assert!(answer.assert_error(400, "INVALID_REQUEST").contains(field), "{query}");
     }
 }
 
 #[tokio::test]
 async fn fifty_tasks_are_listed_where_nobody_says_how_many() {
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     for number in 0..51 {
-        rig.engine.tell(&format!("task-{number}"), "Hello!").await;
+        rig.engine.run_turn(&format!("task-{number}"), "Hello!").await;
     }
     let (tasks, total) = rig.engine.tasks("").await;
     assert_eq!((tasks.len(), total), (50, 51));
@@ -91,26 +95,26 @@ async fn fifty_tasks_are_listed_where_nobody_says_how_many() {
 #[tokio::test]
 async fn a_task_shows_whether_it_is_idle_runs_or_waits_for_a_person() {
     let gate = Gate::new();
-    let asks = question("Which colour?").hold(1, &gate);
-    let rig = Rig::new([asks, Reply::of_text("Green, then.")]).await;
-    let mut stream = rig.engine.execute_with(&message("task", "Paint it.")).await;
-    reached(&gate).await;
+    let asks = ask_user_reply("Which colour?").hold(1, &gate);
+    let rig = EngineFixture::new([asks, Reply::from_text("Green, then.")]).await;
+    let mut stream = rig.engine.execute_with(&direct_message("task", "Paint it.")).await;
+    wait_gate_reached(&gate).await;
     assert_eq!(rig.engine.task_status("task").await, "running");
     gate.release();
-    stream.asked().await;
+    stream.next_hitl_request().await;
     assert_eq!(rig.engine.task_status("task").await, "paused");
-    rig.engine.execute_refused(&message("task", "Hurry.")).await.refused(409, "TASK_BUSY");
-    rig.engine.respond("task", "Green.").await.ok("status:text request_id:hitl");
-    completed(&stream.rest().await);
+    rig.engine.post_execute(&direct_message("task", "Hurry.")).await.assert_error(409, "TASK_BUSY");
+    rig.engine.respond("task", "Green.").await.assert_ok("status:text request_id:hitl");
+    assert_completed(&stream.collect().await);
     assert_eq!(rig.engine.task_status("task").await, "idle");
 }
 
 #[tokio::test]
 async fn the_messages_of_a_task_are_listed_in_their_order() {
-    let rig = Rig::new(["Hello Ada.", "You are Ada."].map(Reply::of_text)).await;
-    let first = rig.engine.tell("task", "I am Ada.").await;
-    let second = rig.engine.tell("task", "Who am I?").await;
-    rig.engine.tell("other", "Something else.").await;
+    let rig = EngineFixture::new(["Hello Ada.", "You are Ada."].map(Reply::from_text)).await;
+    let first = rig.engine.run_turn("task", "I am Ada.").await;
+    let second = rig.engine.run_turn("task", "Who am I?").await;
+    rig.engine.run_turn("other", "Something else.").await;
 
     let messages = rig.engine.messages("task").await;
     let expected = [
@@ -138,10 +142,15 @@ async fn the_messages_of_a_task_are_listed_in_their_order() {
 
 #[tokio::test]
 async fn what_is_more_than_a_text_is_listed_as_blocks() {
-    let rig =
-        Rig::new([Reply::new().text("A moment.").notes("colour", "green"), Reply::of_text("Noted.")]).await;
-    let picture = json!([{"type": "image", "media_type": "image/png", "data": PICTURE}]);
-    rig.engine.tell_with(&with(message("task", "What is this?"), json!({"media": picture}))).await;
+    let rig = EngineFixture::new([
+        Reply::new().text("A moment.").memory_set("colour", "green"),
+        Reply::from_text("Noted."),
+    ])
+    .await;
+    let picture = json!([{"type": "image", "media_type": "image/png", "data": PNG_BASE64}]);
+    rig.engine
+        .run_turn_with(&with_fields(direct_message("task", "What is this?"), json!({"media": picture})))
+        .await;
 
     let messages = rig.engine.messages("task").await;
     let types = |message: &Value| -> Vec<String> {
@@ -158,7 +167,7 @@ async fn what_is_more_than_a_text_is_listed_as_blocks() {
     );
     let all = Value::from(messages.clone()).to_string();
     assert!(all.contains("tool_result") && all.contains("working_memory_set"), "{all}");
-    assert!(!all.contains(&PICTURE[..40]), "the data of media is not listed: {all}");
+    assert!(!all.contains(&PNG_BASE64[..40]), "the data of media is not listed: {all}");
     let last = messages.last().unwrap();
     assert_eq!((&last["role"], &last["content"]), (&json!("assistant"), &json!("Noted.")));
     let count = rig.engine.tasks("").await.0[0]["message_count"].as_u64();
@@ -167,56 +176,60 @@ async fn what_is_more_than_a_text_is_listed_as_blocks() {
 
 #[tokio::test]
 async fn any_text_can_name_a_task_in_a_path() {
-    let rig = Rig::new([]).await;
+    let rig = EngineFixture::new([]).await;
     let odd = ["a/b", "50%", "%2F", "🦀 crab", " ", "..", ".", "a?b#c&d=e", "grün\n\0", &"x".repeat(1_024)];
     for task in odd {
-        rig.engine.tell(task, &format!("I am {task:?}.")).await;
+        rig.engine.run_turn(task, &format!("I am {task:?}.")).await;
     }
     assert_eq!(rig.engine.tasks("").await.1, 10);
     for task in odd {
-        let path = format!("/tasks/{}", segment(task));
-        let messages = raw(&rig.engine, &format!("GET {path}")).await.ok("messages:array");
+        let path = format!("/tasks/{}", path_segment(task));
+        let messages = raw(&rig.engine, &format!("GET {path}")).await.assert_ok("messages:array");
         assert_eq!(messages["messages"][0]["content"], format!("I am {task:?}."));
         let deleted = raw(&rig.engine, &format!("DELETE {path}")).await;
-        assert_eq!(deleted.ok("status:text"), json!({"status": "deleted"}), "{task:?}");
-        raw(&rig.engine, &format!("GET {path}")).await.refused(404, "TASK_NOT_FOUND");
+        assert_eq!(deleted.assert_ok("status:text"), json!({"status": "deleted"}), "{task:?}");
+        raw(&rig.engine, &format!("GET {path}")).await.assert_error(404, "TASK_NOT_FOUND");
     }
     assert_eq!(rig.engine.tasks("").await, (Vec::new(), 0));
     for malformed in ["%", "%zz", "%F", "%FF", "a%C3"] {
-        raw(&rig.engine, &format!("GET /tasks/{malformed}")).await.refused(400, "INVALID_REQUEST");
-        raw(&rig.engine, &format!("DELETE /tasks/{malformed}")).await.refused(400, "INVALID_REQUEST");
+        raw(&rig.engine, &format!("GET /tasks/{malformed}")).await.assert_error(400, "INVALID_REQUEST");
+        raw(&rig.engine, &format!("DELETE /tasks/{malformed}")).await.assert_error(400, "INVALID_REQUEST");
     }
-    raw(&rig.engine, "GET /tasks/a/b").await.refused(404, "NOT_FOUND");
-    raw(&rig.engine, "POST /tasks").await.refused(405, "METHOD_NOT_ALLOWED");
-    raw(&rig.engine, "POST /tasks/a").await.refused(405, "METHOD_NOT_ALLOWED");
+    raw(&rig.engine, "GET /tasks/a/b").await.assert_error(404, "NOT_FOUND");
+    raw(&rig.engine, "POST /tasks").await.assert_error(405, "METHOD_NOT_ALLOWED");
+    raw(&rig.engine, "POST /tasks/a").await.assert_error(405, "METHOD_NOT_ALLOWED");
 }
 
 #[tokio::test]
 async fn of_a_deleted_task_nothing_is_left() {
-    let rig = Rig::new([]).await;
-    rig.engine.tell("kept", "Stay.").await;
-    rig.provider.enqueue_all([note("word", "quicksilver"), Reply::of_text("Noted.")]);
-    rig.engine.tell("task", "The word is quicksilver.").await;
-    rig.engine.tell("task", "What is the word?").await;
+    let rig = EngineFixture::new([]).await;
+    rig.engine.run_turn("kept", "Stay.").await;
+    rig.provider.enqueue_all([memory_set_reply("word", "quicksilver"), Reply::from_text("Noted.")]);
+    rig.engine.run_turn("task", "The word is quicksilver.").await;
+    rig.engine.run_turn("task", "What is the word?").await;
 
-    assert_eq!(rig.engine.delete("/tasks/task").await.ok("status:text"), json!({"status": "deleted"}));
+    assert_eq!(rig.engine.delete("/tasks/task").await.assert_ok("status:text"), json!({"status": "deleted"}));
     assert_gone(&rig.engine).await;
     let rig = rig.kill_and_start().await;
     assert_gone(&rig.engine).await;
 
-    let fresh = rig.engine.tell("task", "Hello, who is there?").await;
-    rig.told().has(&["Hello, who is there?"]).lacks(&["quicksilver", "Noted.", "What is the word?"]);
-    assert_eq!(said(&rig.engine.messages("task").await).len(), 2);
-    assert_eq!(rig.engine.replay("task", 0).await.rest().await, fresh);
-    assert_eq!(said(&rig.engine.messages("kept").await)[0], ("user", "Stay."));
+    let fresh = rig.engine.run_turn("task", "Hello, who is there?").await;
+    rig.last_messages().assert_contains(&["Hello, who is there?"]).assert_lacks(&[
+        "quicksilver",
+        "Noted.",
+        "What is the word?",
+    ]);
+    assert_eq!(roles_and_texts(&rig.engine.messages("task").await).len(), 2);
+    assert_eq!(rig.engine.replay("task", 0).await.collect().await, fresh);
+    assert_eq!(roles_and_texts(&rig.engine.messages("kept").await)[0], ("user", "Stay."));
 }
 
 /// Asserts that there is no trace of `task`, while `kept` is there.
 async fn assert_gone(engine: &Engine) {
-    engine.get("/tasks/task").await.refused(404, "TASK_NOT_FOUND");
-    engine.delete("/tasks/task").await.refused(404, "TASK_NOT_FOUND");
-    engine.get("/execute/replay?task_id=task").await.refused(404, "TASK_NOT_FOUND");
-    engine.cancel("task").await.refused(404, "TASK_NOT_FOUND");
+    engine.get("/tasks/task").await.assert_error(404, "TASK_NOT_FOUND");
+    engine.delete("/tasks/task").await.assert_error(404, "TASK_NOT_FOUND");
+    engine.get("/execute/replay?task_id=task").await.assert_error(404, "TASK_NOT_FOUND");
+    engine.cancel("task").await.assert_error(404, "TASK_NOT_FOUND");
     let (tasks, total) = engine.tasks("").await;
     assert_eq!((names(&tasks), total), (vec!["kept"], 1));
 }
@@ -224,16 +237,18 @@ async fn assert_gone(engine: &Engine) {
 #[tokio::test]
 async fn a_task_that_runs_or_waits_cannot_be_deleted() {
     let gate = Gate::new();
-    let rig = Rig::new([write("notes.txt").hold(1, &gate), Reply::of_text("Written.")]).await;
-    let mut stream = rig.engine.execute_with(&message("task", "Write.")).await;
-    reached(&gate).await;
-    rig.engine.delete("/tasks/task").await.refused(409, "TASK_BUSY");
+    let rig =
+        EngineFixture::new([write_file_reply("notes.txt").hold(1, &gate), Reply::from_text("Written.")])
+            .await;
+    let mut stream = rig.engine.execute_with(&direct_message("task", "Write.")).await;
+    wait_gate_reached(&gate).await;
+    rig.engine.delete("/tasks/task").await.assert_error(409, "TASK_BUSY");
     gate.release();
-    stream.asked().await;
-    rig.engine.delete("/tasks/task").await.refused(409, "TASK_BUSY");
+    stream.next_hitl_request().await;
+    rig.engine.delete("/tasks/task").await.assert_error(409, "TASK_BUSY");
     assert_eq!(rig.engine.pending().await.len(), 1, "the refusal disturbs nothing");
-    rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
-    completed(&stream.rest().await);
-    rig.engine.delete("/tasks/task").await.ok("status:text");
-    rig.engine.get("/tasks/task").await.refused(404, "TASK_NOT_FOUND");
+    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+    assert_completed(&stream.collect().await);
+    rig.engine.delete("/tasks/task").await.assert_ok("status:text");
+    rig.engine.get("/tasks/task").await.assert_error(404, "TASK_NOT_FOUND");
 }

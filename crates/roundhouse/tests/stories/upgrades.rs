@@ -14,10 +14,10 @@ use reqwest::Method;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
-use crate::support::calls::{message, said};
-use crate::support::home::BINARY;
-use crate::support::http::{ask, client};
+use crate::support::engine_calls::{direct_message, roles_and_texts};
+use crate::support::http::{client, send};
 use crate::support::image::ProgramImage;
+use crate::support::test_env::BINARY;
 use crate::support::{Backend, Deployment, Engine, Orchestrator, Product, eventually, processes, skip};
 
 /// A model that keeps a note, asks a question, or just answers.
@@ -62,11 +62,12 @@ fn versions(place: &Deployment, earlier: Vec<PathBuf>) -> Vec<Version> {
     let programs = earlier.into_iter().chain([PathBuf::from(BINARY)]).enumerate();
     programs
         .map(|(index, program)| {
-            let (image, guard) = match Backend::chosen() {
+            let (image, guard) = match Backend::from_env() {
                 Backend::Process => (format!("svc-engine:{}", version_of(&program)), None),
                 // A tag of its own, though the versions of the past all call themselves 0.1.0.
                 Backend::Docker => {
-                    let image = ProgramImage::build(place.daemon(), &program, &format!("0.1.{}", 90 + index));
+                    let image =
+                        ProgramImage::build(place.docker_daemon(), &program, &format!("0.1.{}", 90 + index));
                     (image.reference.clone(), Some(image))
                 }
             };
@@ -83,29 +84,29 @@ fn version_of(program: &Path) -> String {
 }
 
 /// What must be found again, whatever the version.
-struct Stored {
+struct StoredState {
     product: Product,
     policy: Value,
     /// The messages of each user's task.
     conversations: BTreeMap<String, Vec<Value>>,
     /// The process of the engine that nobody stops.
-    untouched: Option<Pid>,
+    untouched_engine: Option<Pid>,
     /// A question that waits for its answer.
-    question: Option<String>,
+    pending_question: Option<String>,
 }
 
-impl Stored {
+impl StoredState {
     /// One turn more in a user's conversation.
-    async fn tells(&mut self, user: &str, text: &str) {
+    async fn run_turn(&mut self, user: &str, text: &str) {
         let engine = self.product.engine(user).await;
-        engine.tell("task", text).await;
+        engine.run_turn("task", text).await;
         self.conversations.insert(user.to_owned(), engine.messages("task").await);
     }
 
     /// All that was stored is served, by whatever version now runs.
-    async fn is_served(&mut self, place: &Deployment, orchestrator: &Orchestrator) {
+    async fn assert_served(&mut self, place: &Deployment, orchestrator: &Orchestrator) {
         let request = client().get(format!("{}/products", orchestrator.base));
-        let listed = ask(request.header("x-admin-key", &place.admin_key)).await;
+        let listed = send(request.header("x-admin-key", &place.admin_key)).await;
         assert_eq!(listed.status, 200, "{}", listed.body);
         assert_eq!(listed.body["products"][0]["policy"], self.policy, "{}", listed.body);
         let (engines, total) = self.product.list("?limit=100").await;
@@ -122,14 +123,14 @@ impl Stored {
                 assert_eq!(self.product.stop(user).await.status, 200, "{user}");
             }
         }
-        if let Some(request) = self.question.take() {
+        if let Some(request) = self.pending_question.take() {
             let engine = self.product.engine("untouched").await;
             let pending = engine.get("/hitl/pending").await.body;
             assert_eq!(pending["pending"][0]["request_id"], request.as_str(), "{pending}");
             assert_eq!(engine.respond("question", "green").await.status, 200);
             eventually("the turn goes on with the answer", async || {
                 let messages = engine.messages("question").await;
-                let said = said(&messages);
+                let said = roles_and_texts(&messages);
                 said.last().is_some_and(|(_, text)| text.contains("green")).then_some(())
             })
             .await;
@@ -138,8 +139,8 @@ impl Stored {
 }
 
 /// Puts a question to the user and leaves it open.
-async fn asks(engine: &Engine) -> String {
-    let (_stream, request) = engine.until_asked(&message("question", "Ask me.")).await;
+async fn open_question(engine: &Engine) -> String {
+    let (_stream, request) = engine.run_until_hitl_request(&direct_message("question", "Ask me.")).await;
     request.data["request_id"].as_str().unwrap().to_owned()
 }
 
@@ -149,13 +150,13 @@ async fn kill_amid_a_start(place: &Deployment, orchestrator: Orchestrator, produ
     let request = product.request(Method::POST, &format!("/engines/{user}/start"));
     let start = tokio::spawn(request.send());
     eventually("the engine begins", async || place.process_of(&engine)).await;
-    orchestrator.end(Signal::KILL).await;
+    orchestrator.signal_and_wait(Signal::KILL).await;
     start.abort();
 }
 
-async fn audit_is_whole(place: &Deployment, version: &Version) {
+async fn assert_audit_log_valid(place: &Deployment, version: &Version) {
     let line = [version.program.as_str(), "audit", "verify"];
-    place.fleet.home.run_program(&line, &place.fleet.variables).ended().await.well();
+    place.fleet.test_env.run_program(&line, &place.fleet.variables).wait().await.assert_success();
 }
 
 #[tokio::test]
@@ -167,16 +168,16 @@ async fn each_version_serves_what_any_other_has_stored() {
     let newest = versions.len() - 1;
     let way = (0..=newest).chain((0..newest).rev()).chain([newest]);
 
-    let mut stored: Option<Stored> = None;
+    let mut stored: Option<StoredState> = None;
     for (station, index) in way.enumerate() {
         let version = &versions[index];
         println!("--- station {station}: version {index}");
         place.fleet.variables.insert("ORCH_ENGINE_IMAGE".to_owned(), version.image.clone());
-        let mut orchestrator = place.launch_by(&[&version.program, "orchestrator"]);
-        orchestrator.is_ready().await;
+        let mut orchestrator = place.launch_program(&[&version.program, "orchestrator"]);
+        orchestrator.wait_ready().await;
 
         let now = match &mut stored {
-            None => stored.insert(begins(&orchestrator).await),
+            None => stored.insert(create_stored_state(&orchestrator).await),
             Some(stored) => {
                 let product = Product::new(&orchestrator.base, &stored.product.key);
                 stored.product = product;
@@ -189,32 +190,32 @@ async fn each_version_serves_what_any_other_has_stored() {
             engines.iter().all(settled).then_some(())
         })
         .await;
-        let untouched = now.product.engine("untouched").await;
-        if now.untouched.is_some() {
-            assert_eq!(place.process_of(&untouched), now.untouched, "what runs runs on");
+        let untouched_engine = now.product.engine("untouched").await;
+        if now.untouched_engine.is_some() {
+            assert_eq!(place.process_of(&untouched_engine), now.untouched_engine, "what runs runs on");
         }
-        now.untouched = place.process_of(&untouched);
-        now.is_served(&place, &orchestrator).await;
+        now.untouched_engine = place.process_of(&untouched_engine);
+        now.assert_served(&place, &orchestrator).await;
 
         // Each version adds to what there is.
         now.policy = json!({"max_engines": 50 + station, "rate_limit_rpm": 100_000});
         set_policy(&place, &orchestrator, &now.product, &now.policy).await;
-        now.tells("untouched", &format!("Station {station}.")).await;
+        now.run_turn("untouched", &format!("Station {station}.")).await;
         now.product.start("resting").await;
-        now.tells("resting", &format!("Note station{station}.")).await;
-        assert_eq!(now.product.rotate("resting").await.status, 200);
+        now.run_turn("resting", &format!("Note station{station}.")).await;
+        assert_eq!(now.product.rotate_key("resting").await.status, 200);
         assert_eq!(now.product.stop("resting").await.status, 200);
-        now.tells(&format!("from-{station}"), "Hello!").await;
-        now.question = Some(asks(&now.product.engine("untouched").await).await);
+        now.run_turn(&format!("from-{station}"), "Hello!").await;
+        now.pending_question = Some(open_question(&now.product.engine("untouched").await).await);
         if station % 3 == 2 {
             // The engine itself is of this version from now on.
             assert_eq!(now.product.stop("untouched").await.status, 200);
             assert_eq!(now.product.start("untouched").await.status, 200);
-            now.untouched = place.process_of(&now.product.engine("untouched").await);
+            now.untouched_engine = place.process_of(&now.product.engine("untouched").await);
         }
-        audit_is_whole(&place, version).await;
+        assert_audit_log_valid(&place, version).await;
         if station % 2 == 0 {
-            orchestrator.end(Signal::TERM).await.well();
+            orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
         } else {
             kill_amid_a_start(&place, orchestrator, &now.product, "resting").await;
         }
@@ -229,17 +230,18 @@ async fn each_version_serves_what_any_other_has_stored() {
         assert!(!folder.exists(), "{user}");
     }
     assert_eq!(processes::engines_in(place.fleet.folder()), []);
-    orchestrator.end(Signal::TERM).await.well();
+    orchestrator.signal_and_wait(Signal::TERM).await.assert_success();
 }
 
 /// The first version's deployment.
-async fn begins(orchestrator: &Orchestrator) -> Stored {
+async fn create_stored_state(orchestrator: &Orchestrator) -> StoredState {
     let policy = json!({"max_engines": 50, "rate_limit_rpm": 100_000});
     let product = orchestrator.register("shop", policy.clone()).await;
     let conversations = BTreeMap::new();
-    let mut stored = Stored { product, policy, conversations, untouched: None, question: None };
+    let mut stored =
+        StoredState { product, policy, conversations, untouched_engine: None, pending_question: None };
     for user in ["untouched", "resting"] {
-        stored.tells(user, "Hello!").await;
+        stored.run_turn(user, "Hello!").await;
     }
     assert_eq!(stored.product.stop("resting").await.status, 200);
     stored
@@ -247,9 +249,9 @@ async fn begins(orchestrator: &Orchestrator) -> Stored {
 
 async fn set_policy(place: &Deployment, orchestrator: &Orchestrator, product: &Product, policy: &Value) {
     let request = client().get(format!("{}/products", orchestrator.base));
-    let listed = ask(request.header("x-admin-key", &place.admin_key)).await.body;
+    let listed = send(request.header("x-admin-key", &place.admin_key)).await.body;
     let id = listed["products"][0]["product_id"].as_str().unwrap().to_owned();
     let request = client().put(format!("{}/products/{id}/policy", product.base));
-    let answer = ask(request.header("x-admin-key", &place.admin_key).json(&json!({"policy": policy}))).await;
+    let answer = send(request.header("x-admin-key", &place.admin_key).json(&json!({"policy": policy}))).await;
     assert_eq!((answer.status, &answer.body["policy"]), (200, policy));
 }

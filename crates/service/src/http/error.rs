@@ -66,15 +66,15 @@ impl ApiError {
 /// The body of a request was given up: nothing came of it for 30 seconds, or less than 4 KiB a second in the long run.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the request's body did not come in time")]
-pub struct Stalled;
+pub struct BodyTimeout;
 
 /// Whether reading the body of a request failed because it did not come in time.
-pub fn is_stalled(error: &(dyn std::error::Error + 'static)) -> bool {
-    std::iter::successors(Some(error), |error| error.source()).any(<dyn std::error::Error>::is::<Stalled>)
+pub fn is_body_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(<dyn std::error::Error>::is::<BodyTimeout>)
 }
 
-impl From<Stalled> for ApiError {
-    fn from(_: Stalled) -> Self {
+impl From<BodyTimeout> for ApiError {
+    fn from(_: BodyTimeout) -> Self {
         let message = "the body did not come in time: something must come every 30 seconds, and 4 KiB a second in the \
                        long run";
         Self::new(ErrorCode::RequestTimeout, message)

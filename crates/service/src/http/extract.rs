@@ -21,22 +21,23 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::error::Category;
 use serde_json::{Map, Value};
 
-use super::{ApiError, Stalled, is_stalled, wording};
+use super::{ApiError, BodyTimeout, is_body_timeout, serde_errors};
 
 /// How much of either end of a message is kept: it may quote a value as long as a body may be.
-const KEPT: usize = 200;
+const KEPT_CHARS_PER_END: usize = 200;
 
-fn invalid(message: impl Into<String>) -> ApiError {
-    ApiError::new(ErrorCode::InvalidRequest, shortened(message.into()))
+fn invalid_request(message: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, truncate_middle(message.into()))
 }
 
 /// The field stands at a message's beginning, what it must be at its end.
-fn shortened(message: String) -> String {
+fn truncate_middle(message: String) -> String {
     let length = message.chars().count();
-    if length <= 2 * KEPT {
+    if length <= 2 * KEPT_CHARS_PER_END {
         return message;
     }
-    let (head, tail) = (message.chars().take(KEPT), message.chars().skip(length - KEPT));
+    let (head, tail) =
+        (message.chars().take(KEPT_CHARS_PER_END), message.chars().skip(length - KEPT_CHARS_PER_END));
     head.chain(" … ".chars()).chain(tail).collect()
 }
 
@@ -48,8 +49,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let body = Bytes::from_request(request, state).await.map_err(|rejection| unread(&rejection))?;
-        from_json(&body).map(Json)
+        let body =
+            Bytes::from_request(request, state).await.map_err(|rejection| body_rejection(&rejection))?;
+        parse_json(&body).map(Json)
     }
 }
 
@@ -63,14 +65,14 @@ pub trait BodyAdmission {
 ///
 /// # Errors
 /// A refusal as [`Json`] gives it, or that of the admission.
-pub async fn admitted_body(
+pub async fn read_admitted_body(
     request: Request,
     admission: &mut (impl BodyAdmission + Send),
 ) -> Result<Bytes, ApiError> {
     let mut pieces = request.with_limited_body().into_body().into_data_stream();
     let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
     while let Some(piece) = pieces.next().await {
-        let piece = piece.map_err(|error| broken(&error))?;
+        let piece = piece.map_err(|error| body_error(&error))?;
         admission.admit(first.len() + rest.len() + piece.len()).await?;
         // Most bodies are one piece, which is not copied.
         if first.is_empty() && rest.is_empty() {
@@ -83,93 +85,97 @@ pub async fn admitted_body(
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-fn unread(rejection: &BytesRejection) -> ApiError {
+fn body_rejection(rejection: &BytesRejection) -> ApiError {
     match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
-        _ => not_whole(rejection),
+        StatusCode::PAYLOAD_TOO_LARGE => payload_too_large(),
+        _ => incomplete_body(rejection),
     }
 }
 
-fn broken(error: &axum::Error) -> ApiError {
+fn body_error(error: &axum::Error) -> ApiError {
     let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
     if causes.into_iter().any(<dyn std::error::Error>::is::<LengthLimitError>) {
-        return too_large();
+        return payload_too_large();
     }
-    not_whole(error)
+    incomplete_body(error)
 }
 
-fn too_large() -> ApiError {
+fn payload_too_large() -> ApiError {
     ApiError::new(ErrorCode::PayloadTooLarge, "the body is larger than this service takes")
 }
 
-fn not_whole(error: &(dyn std::error::Error + 'static)) -> ApiError {
-    if is_stalled(error) { Stalled.into() } else { invalid("the body could not be read to its end") }
+fn incomplete_body(error: &(dyn std::error::Error + 'static)) -> ApiError {
+    if is_body_timeout(error) {
+        BodyTimeout.into()
+    } else {
+        invalid_request("the body could not be read to its end")
+    }
 }
 
 /// Reads a `T` from the JSON of a body. An empty one is read as `{}`.
 ///
 /// # Errors
 /// A refusal as [`Json`] gives it.
-pub fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     // A field that is ignored is skipped unread, so its text must be checked beforehand.
-    let Ok(body) = std::str::from_utf8(body) else { return Err(invalid("the body must be UTF-8")) };
+    let Ok(body) = std::str::from_utf8(body) else { return Err(invalid_request("the body must be UTF-8")) };
     let body = if body.trim_ascii().is_empty() { "{}" } else { body };
     // serde reads a struct from an array too, field by field; the contract knows objects only.
     if !body.trim_ascii_start().starts_with('{') {
-        return Err(invalid("the body must be a JSON object"));
+        return Err(invalid_request("the body must be a JSON object"));
     }
     // Keeping the path costs more than reading, so a body is read again where something is wrong with it.
     serde_json::from_str(body).map_err(|error| match error.classify() {
-        Category::Eof => not_json("it ends too early", &error),
-        _ => fault::<T>(body, &error),
+        Category::Eof => syntax_error("it ends too early", &error),
+        _ => json_error::<T>(body, &error),
     })
 }
 
 /// What is wrong with `body`, and in which field.
-fn fault<T: DeserializeOwned>(body: &str, error: &serde_json::Error) -> ApiError {
+fn json_error<T: DeserializeOwned>(body: &str, error: &serde_json::Error) -> ApiError {
     let mut deserializer = serde_json::Deserializer::from_str(body);
     match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
         // It is what stands behind the object.
-        Ok(_) => invalid(format!("the body must be one JSON object: {error}")),
-        Err(error) if error.inner().classify() == Category::Data => named(&error),
+        Ok(_) => invalid_request(format!("the body must be one JSON object: {error}")),
+        Err(error) if error.inner().classify() == Category::Data => field_error(&error),
         // Where a name is wanted and something else stands there, serde_json takes that for a fault of the syntax.
-        Err(error) if serde_json::from_str::<IgnoredAny>(body).is_ok() => named(&error),
+        Err(error) if serde_json::from_str::<IgnoredAny>(body).is_ok() => field_error(&error),
         // The path of what is no JSON is that of a field as far as it was read.
         Err(error) => {
             let text = error.inner().to_string();
             let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
-            not_json(what, error.inner())
+            syntax_error(what, error.inner())
         }
     }
 }
 
-fn not_json(what: &str, error: &serde_json::Error) -> ApiError {
+fn syntax_error(what: &str, error: &serde_json::Error) -> ApiError {
     let (line, column) = (error.line(), error.column());
-    invalid(format!("the body is not valid JSON: {what}, at line {line} column {column}"))
+    invalid_request(format!("the body is not valid JSON: {what}, at line {line} column {column}"))
 }
 
 /// Reads a `T` from the fields of an object that came in a body.
 ///
 /// # Errors
 /// A refusal as [`Json`] gives it.
-pub fn fields<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
-    serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| named(&error))
+pub fn parse_fields<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| field_error(&error))
 }
 
-fn named<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> ApiError {
+fn field_error<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> ApiError {
     let (path, text) = (error.path().to_string(), error.inner().to_string());
     // The path of a problem with the object itself, such as a missing field, is `.`.
     let inside = if path == "." { String::new() } else { path };
-    let missing = wording::field(&text).map(|field| match inside.as_str() {
+    let missing = serde_errors::field_name(&text).map(|field| match inside.as_str() {
         "" => field.to_owned(),
         inside => format!("{inside}.{field}"),
     });
     let (place, text) = match missing {
         Some(place) if text.starts_with("missing") => (place, "must be given".to_owned()),
         Some(place) => (place, "must be given only once".to_owned()),
-        None => (inside, wording::plain(&text)),
+        None => (inside, serde_errors::rephrase(&text)),
     };
-    if place.is_empty() { invalid(text) } else { invalid(format!("`{place}`: {text}")) }
+    if place.is_empty() { invalid_request(text) } else { invalid_request(format!("`{place}`: {text}")) }
 }
 
 /// Parameters from the path, percent-decoded.
@@ -182,7 +188,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         // axum leaves a malformed escape as it stands, so `%zz` would pass for a name.
         if !escapes_are_well_formed(parts.uri.path()) {
-            return Err(invalid(
+            return Err(invalid_request(
                 "the path has a malformed escape: `%` must be followed by two hexadecimal digits",
             ));
         }
@@ -192,22 +198,23 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
                 let names = RawPathParams::from_request_parts(parts, state).await;
                 // Of several parts all but the first are texts of any kind.
                 let first = names.as_ref().ok().and_then(|names| Some(names.iter().next()?.0));
-                Err(misplaced(failed.into_kind(), first.unwrap_or("path")))
+                Err(path_param_error(failed.into_kind(), first.unwrap_or("path")))
             }
-            Err(rejection) => Err(invalid(format!("the path is invalid: {}", rejection.body_text()))),
+            Err(rejection) => Err(invalid_request(format!("the path is invalid: {}", rejection.body_text()))),
         }
     }
 }
 
 /// What is wrong with a part of the path: with the one named, where nothing says which it is.
-fn misplaced(kind: ErrorKind, name: &str) -> ApiError {
-    let wrong =
-        |name: &str, message: &str| invalid(format!("`{name}`, in the path: {}", wording::plain(message)));
+fn path_param_error(kind: ErrorKind, name: &str) -> ApiError {
+    let wrong = |name: &str, message: &str| {
+        invalid_request(format!("`{name}`, in the path: {}", serde_errors::rephrase(message)))
+    };
     match kind {
         ErrorKind::DeserializeError { key, message, .. } => wrong(&key, &message),
         ErrorKind::Message(message) => wrong(name, &message),
         ErrorKind::InvalidUtf8InPathParam { key } => wrong(&key, "must be UTF-8 once its escapes are read"),
-        kind => invalid(format!("the path is invalid: {kind}")),
+        kind => invalid_request(format!("the path is invalid: {kind}")),
     }
 }
 
@@ -223,14 +230,14 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        read_query(parts.uri.query().unwrap_or_default()).map(Self)
+        parse_query(parts.uri.query().unwrap_or_default()).map(Self)
     }
 }
 
-fn read_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
+fn parse_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
     let pairs = form_urlencoded::parse(query.as_bytes());
     let fields = serde_urlencoded::Deserializer::new(pairs);
-    serde_path_to_error::deserialize(fields).map_err(|error| named(&error))
+    serde_path_to_error::deserialize(fields).map_err(|error| field_error(&error))
 }
 
 #[cfg(test)]
@@ -243,7 +250,7 @@ mod tests {
     use super::*;
 
     fn refusal<T: DeserializeOwned>(body: &str) -> String {
-        match from_json::<T>(body.as_bytes()) {
+        match parse_json::<T>(body.as_bytes()) {
             Ok(_) => panic!("{body} was taken"),
             Err(error) => format!("{error:?}"),
         }
@@ -297,7 +304,7 @@ mod tests {
             ("offset=-1", "`offset`: must be an integer of at least 0"),
             ("status=gone", "`status`: must be one of `provisioning`, `running`, "),
         ] {
-            let (code, text) = read_query::<ListEngines>(query).unwrap_err().into_parts();
+            let (code, text) = parse_query::<ListEngines>(query).unwrap_err().into_parts();
             assert_eq!(code, ErrorCode::InvalidRequest);
             assert!(text.starts_with(message), "{query}: {text}");
         }
@@ -319,31 +326,31 @@ mod tests {
     #[test]
     fn the_fields_of_an_object_are_refused_by_name_too() {
         let refusal =
-            |object: Value| fields::<ProvisionEngine>(object.as_object().unwrap().clone()).unwrap_err();
+            |object: Value| parse_fields::<ProvisionEngine>(object.as_object().unwrap().clone()).unwrap_err();
         let (code, message) = refusal(json!({"user_id": ""})).into_parts();
         assert_eq!(code, ErrorCode::InvalidRequest);
         assert!(message.starts_with("`user_id`: must be 1 to 256 bytes"), "{message}");
         let (_, message) = refusal(json!({})).into_parts();
         assert!(message.contains("`user_id`: must be given"), "{message}");
         let object = json!({"user_id": "a", "colour": "red"}).as_object().unwrap().clone();
-        assert_eq!(fields::<ProvisionEngine>(object).unwrap().user_id.as_str(), "a");
+        assert_eq!(parse_fields::<ProvisionEngine>(object).unwrap().user_id.as_str(), "a");
     }
 
     #[test]
     fn what_is_no_utf8_is_refused_also_where_it_would_be_ignored() {
-        assert!(from_json::<ProvisionEngine>(b"{\"user_id\": \"a\", \"colour\": \"\xff\"}").is_err());
+        assert!(parse_json::<ProvisionEngine>(b"{\"user_id\": \"a\", \"colour\": \"\xff\"}").is_err());
     }
 
     #[test]
     fn unknown_fields_are_ignored() {
         let body = br#"{"user_id": "a", "colour": "red"}"#;
-        assert_eq!(from_json::<ProvisionEngine>(body).unwrap().user_id.as_str(), "a");
+        assert_eq!(parse_json::<ProvisionEngine>(body).unwrap().user_id.as_str(), "a");
     }
 
     proptest! {
         #[test]
         fn no_body_panics_the_parser(body in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = from_json::<ProvisionEngine>(&body);
+            let _ = parse_json::<ProvisionEngine>(&body);
         }
 
         #[test]

@@ -28,7 +28,7 @@ static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The longest request id taken over from a caller.
-const MAX_REQUEST_ID: usize = 128;
+const MAX_REQUEST_ID_BYTES: usize = 128;
 
 /// Whose connection a request came over, as an extension of it. Behind a reverse proxy it is the proxy's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,17 +36,17 @@ pub struct ClientAddress(pub IpAddr);
 
 /// Completes a service's router: refusals of the framework and panics in the envelope, a limit on bodies,
 /// and for each request an id, a trace context and a log line.
-pub fn finish(router: Router, max_body_bytes: usize) -> Router {
-    finish_counting(router, max_body_bytes, |_| {})
+pub fn apply_layers(router: Router, max_body_bytes: usize) -> Router {
+    apply_layers_counting_errors(router, max_body_bytes, |_| {})
 }
 
-/// Like [`finish`]; `refused` is told the code of every answer that is an error.
-pub fn finish_counting(
+/// Like [`apply_layers`]; `refused` is told the code of every answer that is an error.
+pub fn apply_layers_counting_errors(
     router: Router,
     max_body_bytes: usize,
     refused: impl Fn(ErrorCode) + Send + Sync + 'static,
 ) -> Router {
-    let around = Around { limit: DefaultBodyLimit::max(max_body_bytes), refused: Arc::new(refused) };
+    let around = RequestLayer { limit: DefaultBodyLimit::max(max_body_bytes), on_error: Arc::new(refused) };
     router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
@@ -56,9 +56,9 @@ pub fn finish_counting(
 
 /// What stands around every handler.
 #[derive(Clone)]
-struct Around {
+struct RequestLayer {
     limit: DefaultBodyLimit,
-    refused: Arc<dyn Fn(ErrorCode) + Send + Sync>,
+    on_error: Arc<dyn Fn(ErrorCode) + Send + Sync>,
 }
 
 async fn not_found() -> ApiError {
@@ -69,45 +69,45 @@ async fn method_not_allowed() -> ApiError {
     ApiError::new(ErrorCode::MethodNotAllowed, "this path does not take that method; see the Allow header")
 }
 
-fn panicked(cause: &(dyn Any + Send)) -> Response {
+fn panic_response(cause: &(dyn Any + Send)) -> Response {
     let text = cause.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| cause.downcast_ref::<&str>().copied()).unwrap_or("no message");
     tracing::error!(panic = text, "A request handler panicked.");
     ApiError::internal().into_response()
 }
 
-impl<S> Layer<S> for Around {
-    type Service = Observed<S>;
+impl<S> Layer<S> for RequestLayer {
+    type Service = RequestService<S>;
 
-    fn layer(&self, route: S) -> Observed<S> {
-        Observed { around: self.clone(), route }
+    fn layer(&self, route: S) -> RequestService<S> {
+        RequestService { layer: self.clone(), inner: route }
     }
 }
 
 /// A route with all that stands around it. Written as a service, because a function would cost every request a
 /// copy of the route and two allocations more.
 #[derive(Clone)]
-struct Observed<S> {
-    around: Around,
-    route: S,
+struct RequestService<S> {
+    layer: RequestLayer,
+    inner: S,
 }
 
-impl<S> Service<Request> for Observed<S>
+impl<S> Service<Request> for RequestService<S>
 where
     S: Service<Request, Response = Response, Error = Infallible>,
 {
     type Response = Response;
     type Error = Infallible;
-    type Future = Observing<S::Future>;
+    type Future = RequestFuture<S::Future>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.route.poll_ready(context)
+        self.inner.poll_ready(context)
     }
 
     fn call(&mut self, mut request: Request) -> Self::Future {
-        self.around.limit.apply(&mut request);
+        self.layer.limit.apply(&mut request);
         let request_id = request_id(request.headers());
-        let trace = TraceContext::of_request(request.headers().get(&TRACEPARENT));
+        let trace = TraceContext::from_header(request.headers().get(&TRACEPARENT));
         // The route's template, never the path: a path holds what callers chose, such as user ids.
         let route = request.extensions().get::<MatchedPath>().cloned();
         let client = request.extensions().get().map(|ClientAddress(address)| *address);
@@ -122,38 +122,43 @@ where
         );
         let answer = {
             let _entered = span.enter();
-            self.route.call(request)
+            self.inner.call(request)
         };
-        Observing {
+        RequestFuture {
             // Nothing that a handler left half done is used again: what it shares is behind locks that see to
             // that.
             answer: AssertUnwindSafe(answer).catch_unwind(),
             span,
-            told: Some(Told { request_id, trace, route, refused: Arc::clone(&self.around.refused) }),
+            finisher: Some(ResponseFinisher {
+                request_id,
+                trace,
+                route,
+                on_error: Arc::clone(&self.layer.on_error),
+            }),
         }
     }
 }
 
 /// What an answer is given on its way out.
-struct Told {
+struct ResponseFinisher {
     request_id: HeaderValue,
     trace: TraceContext,
     route: Option<MatchedPath>,
-    refused: Arc<dyn Fn(ErrorCode) + Send + Sync>,
+    on_error: Arc<dyn Fn(ErrorCode) + Send + Sync>,
 }
 
 pin_project! {
     /// A request being answered.
-    struct Observing<F> {
+    struct RequestFuture<F> {
         #[pin]
         answer: CatchUnwind<AssertUnwindSafe<F>>,
         span: Span,
         // None once it is answered.
-        told: Option<Told>,
+        finisher: Option<ResponseFinisher>,
     }
 }
 
-impl<F: Future<Output = Result<Response, Infallible>>> Future for Observing<F> {
+impl<F: Future<Output = Result<Response, Infallible>>> Future for RequestFuture<F> {
     type Output = Result<Response, Infallible>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -161,21 +166,21 @@ impl<F: Future<Output = Result<Response, Infallible>>> Future for Observing<F> {
         let entered = this.span.enter();
         let mut response = match ready!(this.answer.poll(context)) {
             Ok(Ok(response)) => response,
-            Err(cause) => panicked(&*cause),
+            Err(cause) => panic_response(&*cause),
         };
         tracing::debug!(http.status = response.status().as_u16(), "Answered a request.");
         drop(entered);
-        if let Some(told) = this.told.take() {
-            told.write(&mut response);
+        if let Some(finisher) = this.finisher.take() {
+            finisher.apply(&mut response);
         }
         Poll::Ready(Ok(response))
     }
 }
 
-impl Told {
-    fn write(self, response: &mut Response) {
+impl ResponseFinisher {
+    fn apply(self, response: &mut Response) {
         if let Some(code) = response.extensions().get() {
-            (self.refused)(*code);
+            (self.on_error)(*code);
         }
         // For what stands around the router, and cannot know which route it was.
         if let Some(route) = self.route {
@@ -190,19 +195,19 @@ impl Told {
 }
 
 /// An answer that comes from no route, with an id of its own or the caller's, as every answer has.
-pub(crate) fn identified(headers: &HeaderMap, mut answer: Response) -> Response {
-    let (request_id, trace) = (request_id(headers), TraceContext::of_request(headers.get(&TRACEPARENT)));
-    Told { request_id, trace, route: None, refused: Arc::new(|_| {}) }.write(&mut answer);
+pub(crate) fn with_request_id(headers: &HeaderMap, mut answer: Response) -> Response {
+    let (request_id, trace) = (request_id(headers), TraceContext::from_header(headers.get(&TRACEPARENT)));
+    ResponseFinisher { request_id, trace, route: None, on_error: Arc::new(|_| {}) }.apply(&mut answer);
     answer
 }
 
 /// The caller's request id if it is a sane one (visible ASCII, bounded), else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     let sane = |id: &&HeaderValue| {
-        (1..=MAX_REQUEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
+        (1..=MAX_REQUEST_ID_BYTES).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic)
     };
     headers.get(&REQUEST_ID).filter(sane).cloned().unwrap_or_else(|| {
-        let id = ids::uuid().simple().to_string();
+        let id = ids::uuid_v7().simple().to_string();
         HeaderValue::try_from(id).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
     })
 }

@@ -16,7 +16,7 @@ fn app() -> Router {
         .route("/panic", get(panics))
         .route("/echo/{name}", get(|Path(name): Path<String>| async move { name }))
         .route("/json", post(|Json(_): Json<Admit>| async { "taken" }));
-    finish(router, 64)
+    apply_layers(router, 64)
 }
 
 async fn panics() {

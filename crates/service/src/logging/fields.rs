@@ -10,23 +10,23 @@ use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 
 /// Writes what the library's own formatter writes. Each request has a span with four fields, nearly all of them
 /// plain text: that is written as it stands, for a quarter of what looking at each character would take.
-pub(super) struct Fields;
+pub(super) struct FieldFormatter;
 
-impl<'w> FormatFields<'w> for Fields {
+impl<'w> FormatFields<'w> for FieldFormatter {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'w>, fields: R) -> fmt::Result {
-        let mut line = Line { writer, is_empty: true, result: Ok(()) };
+        let mut line = FieldVisitor { writer, is_empty: true, result: Ok(()) };
         fields.record(&mut line);
         line.result
     }
 }
 
-struct Line<'w> {
+struct FieldVisitor<'w> {
     writer: Writer<'w>,
     is_empty: bool,
     result: fmt::Result,
 }
 
-impl Line<'_> {
+impl FieldVisitor<'_> {
     fn write(&mut self, record: impl FnOnce(&mut Writer<'_>, bool) -> fmt::Result) {
         if self.result.is_ok() {
             self.result = record(&mut self.writer, self.is_empty);
@@ -34,7 +34,7 @@ impl Line<'_> {
         }
     }
 
-    fn as_usual(&mut self, record: impl FnOnce(&mut DefaultVisitor<'_>)) {
+    fn record_default(&mut self, record: impl FnOnce(&mut DefaultVisitor<'_>)) {
         self.write(|writer, is_empty| {
             let mut usual = DefaultVisitor::new(writer.by_ref(), is_empty);
             record(&mut usual);
@@ -43,12 +43,12 @@ impl Line<'_> {
     }
 }
 
-impl Visit for Line<'_> {
+impl Visit for FieldVisitor<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         let name = field.name();
         let special = name == "message" || name.starts_with("r#") || self.writer.has_ansi_escapes();
         if special || !is_plain(value) {
-            return self.as_usual(|usual| usual.record_str(field, value));
+            return self.record_default(|usual| usual.record_str(field, value));
         }
         self.write(|writer, is_empty| {
             let parts = [if is_empty { "" } else { " " }, name, "=\"", value, "\""];
@@ -57,11 +57,11 @@ impl Visit for Line<'_> {
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        self.as_usual(|usual| usual.record_error(field, value));
+        self.record_default(|usual| usual.record_error(field, value));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.as_usual(|usual| usual.record_debug(field, value));
+        self.record_default(|usual| usual.record_debug(field, value));
     }
 }
 
@@ -82,9 +82,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Page {
+    impl io::Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -94,7 +94,7 @@ mod tests {
         }
     }
 
-    impl MakeWriter<'_> for Page {
+    impl MakeWriter<'_> for LogBuffer {
         type Writer = Self;
 
         fn make_writer(&self) -> Self {
@@ -106,7 +106,7 @@ mod tests {
     where
         F: for<'w> FormatFields<'w> + Send + Sync + 'static,
     {
-        let page = Page::default();
+        let page = LogBuffer::default();
         let subscriber = tracing_subscriber::fmt()
             .without_time()
             .with_ansi(ansi)
@@ -133,7 +133,7 @@ mod tests {
         for ansi in [false, true] {
             let expected = written(DefaultFields::new(), ansi);
             assert!(expected.lines().count() >= 6, "{expected}");
-            assert_eq!(written(Fields, ansi), expected);
+            assert_eq!(written(FieldFormatter, ansi), expected);
         }
     }
 }

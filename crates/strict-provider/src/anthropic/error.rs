@@ -24,7 +24,7 @@ pub(super) fn event(error: &ApiError) -> Bytes {
 
 /// A scripted refusal.
 pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
-    let error = |status: u16, kind: &str, message: &str| ApiError::new(known_status(status), kind, message);
+    let error = |status: u16, kind: &str, message: &str| ApiError::new(status_or_500(status), kind, message);
     match refusal {
         Refusal::RateLimited { retry_after_s } => {
             let message = "This request would exceed your organization's rate limit. Please try again later.";
@@ -66,6 +66,6 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
 }
 
 /// A status; what HTTP does not know becomes a 500.
-fn known_status(status: u16) -> StatusCode {
+fn status_or_500(status: u16) -> StatusCode {
     StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }

@@ -8,9 +8,9 @@
 mod check;
 mod error;
 mod event;
+mod node;
 mod prefix;
 mod prompt;
-mod read;
 mod render;
 
 use axum::http::{HeaderMap, StatusCode};
@@ -18,9 +18,11 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::cache::Prompt;
+use crate::captured::Wire;
 use crate::fault::Refusal;
-use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings, StreamPlace};
-use crate::record::Wire;
+use crate::protocol::{
+    AcceptedKeys, ApiError, Context, IncomingRequest, Protocol, RenderedAnswer, Settings, StreamPosition,
+};
 use crate::reply::Reply;
 
 /// The versions of the API that this wire has. The one before them streamed without event names.
@@ -36,7 +38,7 @@ impl Protocol for AnthropicMessages {
     const WIRE: Wire = Wire::AnthropicMessages;
     const REQUEST_ID_HEADER: &'static str = "request-id";
 
-    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+    fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError> {
         let unauthorized =
             |message| Err(ApiError::new(StatusCode::UNAUTHORIZED, "authentication_error", message));
         // The documentation's header first; since version 2 the vendor's SDK sends the key as a bearer.
@@ -56,20 +58,20 @@ impl Protocol for AnthropicMessages {
         }
     }
 
-    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
+    fn check(request: &IncomingRequest, context: &Context<'_>) -> Result<(), ApiError> {
         check::check(request, context)
     }
 
-    fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &Settings) -> Rendered {
+    fn answer(request: &IncomingRequest, reply: &Reply, number: u64, settings: &Settings) -> RenderedAnswer {
         render::answer(request, reply, number, settings)
     }
 
-    fn prompt(request: &Incoming) -> Prompt {
+    fn prompt(request: &IncomingRequest) -> Prompt {
         prompt::prompt(&request.body)
     }
 
     fn last_user_text(body: &Value) -> String {
-        read::last_user_text(body)
+        node::last_user_text(body)
     }
 
     fn refusal(refusal: &Refusal, model: &str) -> ApiError {
@@ -80,13 +82,13 @@ impl Protocol for AnthropicMessages {
         error::body(error, Some(request_id))
     }
 
-    fn error_event(error: &ApiError, _place: &StreamPlace<'_>) -> Bytes {
+    fn error_event(error: &ApiError, _place: &StreamPosition<'_>) -> Bytes {
         error::event(error)
     }
 }
 
 /// Whether the request is for the version without sampling parameters.
-fn has_no_sampling(headers: &HeaderMap) -> bool {
+fn is_without_sampling(headers: &HeaderMap) -> bool {
     header(headers, "anthropic-version") == Some(SAMPLING_REMOVED)
 }
 

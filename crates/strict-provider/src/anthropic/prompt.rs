@@ -4,8 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::read::{blocks, kind};
-use crate::cache::{Kind, Piece, Prompt, Run, without_marks};
+use super::node::{block_type, blocks};
+use crate::cache::{BlockRun, CacheKind, Piece, Prompt, without_marks};
 
 pub(super) fn prompt(body: &Value) -> Prompt {
     let tools = body.get("tools").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -23,15 +23,15 @@ pub(super) fn prompt(body: &Value) -> Prompt {
     {
         last.is_marked = true;
     }
-    Prompt { scope: String::new(), kind: Kind::Marked, pieces }
+    Prompt { scope: String::new(), kind: CacheKind::Marked, pieces }
 }
 
 fn message_pieces(message: &Value) -> Vec<Piece> {
     let content = message.get("content").map(blocks).unwrap_or_default();
     let piece_of = |block: &Value| {
-        let run = match kind(block) {
-            "tool_use" => Some(Run::Calls),
-            "tool_result" => Some(Run::Results),
+        let run = match block_type(block) {
+            "tool_use" => Some(BlockRun::ToolCalls),
+            "tool_result" => Some(BlockRun::ToolResults),
             _ => None,
         };
         let bare = json!({"role": message.get("role"), "block": without_marks(block.clone())});

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::event::{Delta, Event, StopDelta};
 use super::prefix::prefix;
-use crate::ledger::{IssuedAnswer, IssuedBlock, seal};
-use crate::protocol::{Answer, Incoming, Rendered, Settings};
+use crate::issued::{IssuedAnswer, IssuedBlock, seal};
+use crate::protocol::{AnswerBody, IncomingRequest, RenderedAnswer, Settings};
 use crate::reply::{Block, Chunking, Reply, Stop, TokenCounts, arguments_text};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter};
@@ -15,9 +15,9 @@ use crate::transcript::{Transcript, TranscriptWriter};
 struct RenderedBlock {
     issued: IssuedBlock,
     /// As it opens in a stream.
-    opening: Value,
+    start_block: Value,
     /// As it stands in a whole message.
-    whole: Value,
+    complete: Value,
     deltas: Deltas,
 }
 
@@ -31,7 +31,7 @@ enum Deltas {
 
 /// How thinking is shown, from the request's `thinking`.
 #[derive(Clone, Copy, Eq, PartialEq)]
-enum Thinking {
+enum ThinkingDisplay {
     Off,
     Shown,
     /// `display: omitted`: the text is empty but the signature is there.
@@ -39,29 +39,38 @@ enum Thinking {
 }
 
 /// Renders the answer.
-pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &Settings) -> Rendered {
-    let thinking = Thinking::of(&request.body);
+pub(super) fn answer(
+    request: &IncomingRequest,
+    reply: &Reply,
+    number: u64,
+    settings: &Settings,
+) -> RenderedAnswer {
+    let thinking = ThinkingDisplay::from_request(&request.body);
     let blocks: Vec<RenderedBlock> = reply
         .blocks
         .iter()
         // A model that was not asked to think shows no thinking, whatever the script says.
-        .filter(|block| thinking != Thinking::Off || !is_thinking(block))
+        .filter(|block| thinking != ThinkingDisplay::Off || !is_thinking(block))
         .enumerate()
         .map(|(index, block)| render(block, thinking, number, index))
         .collect();
     let usage = UsageCounts(reply.token_counts(request.raw.len()));
     let envelope = Envelope { id: format!("msg_{number:024}"), model: request.model().to_owned() };
     let answer = if request.wants_stream() {
-        Answer::Stream(stream(&envelope, &blocks, reply, &usage))
+        AnswerBody::Stream(stream(&envelope, &blocks, reply, &usage))
     } else {
-        let whole: Vec<&Value> = blocks.iter().map(|block| &block.whole).collect();
-        Answer::Whole(envelope.message(&whole, Some(stop_reason(reply)), &usage.whole()))
+        let whole: Vec<&Value> = blocks.iter().map(|block| &block.complete).collect();
+        AnswerBody::Complete(envelope.message(&whole, Some(stop_reason(reply)), &usage.complete()))
     };
-    Rendered { answer, issued: issued(request, blocks, settings) }
+    RenderedAnswer { answer, issued: issued(request, blocks, settings) }
 }
 
 /// What the client has to bring back; only thinking makes an answer worth remembering.
-fn issued(request: &Incoming, blocks: Vec<RenderedBlock>, settings: &Settings) -> Option<IssuedAnswer> {
+fn issued(
+    request: &IncomingRequest,
+    blocks: Vec<RenderedBlock>,
+    settings: &Settings,
+) -> Option<IssuedAnswer> {
     let blocks: Vec<IssuedBlock> = blocks.into_iter().map(|block| block.issued).collect();
     blocks.iter().any(|block| block.seal().is_some()).then(|| IssuedAnswer {
         model: request.model().to_owned(),
@@ -75,7 +84,7 @@ fn stream(envelope: &Envelope, blocks: &[RenderedBlock], reply: &Reply, usage: &
     let message = envelope.message(&[], None, &usage.at_start());
     write(&mut writer, &Event::MessageStart { message: &message });
     for (index, block) in blocks.iter().enumerate() {
-        write(&mut writer, &Event::ContentBlockStart { index, content_block: &block.opening });
+        write(&mut writer, &Event::ContentBlockStart { index, content_block: &block.start_block });
         if index == 0 {
             write(&mut writer, &Event::Ping);
         }
@@ -120,15 +129,15 @@ fn write_delta(writer: &mut TranscriptWriter, event: &Event<'_>) {
     writer.delta(Some(event.name()), event);
 }
 
-fn render(block: &Block, thinking: Thinking, number: u64, index: usize) -> RenderedBlock {
+fn render(block: &Block, thinking: ThinkingDisplay, number: u64, index: usize) -> RenderedBlock {
     match block {
         Block::Thinking { text } => {
-            let text = if thinking == Thinking::Omitted { "" } else { text.as_str() };
+            let text = if thinking == ThinkingDisplay::Omitted { "" } else { text.as_str() };
             let signature = seal(number, index, text);
             RenderedBlock {
                 issued: IssuedBlock::Thinking { text: text.to_owned(), seal: signature.clone() },
-                opening: json!({"type": "thinking", "thinking": "", "signature": ""}),
-                whole: json!({"type": "thinking", "thinking": text, "signature": signature}),
+                start_block: json!({"type": "thinking", "thinking": "", "signature": ""}),
+                complete: json!({"type": "thinking", "thinking": text, "signature": signature}),
                 deltas: Deltas::Thinking { text: text.to_owned(), signature },
             }
         }
@@ -137,8 +146,8 @@ fn render(block: &Block, thinking: Thinking, number: u64, index: usize) -> Rende
             let whole = json!({"type": "redacted_thinking", "data": data});
             RenderedBlock {
                 issued: IssuedBlock::Redacted { seal: data },
-                opening: whole.clone(),
-                whole,
+                start_block: whole.clone(),
+                complete: whole,
                 deltas: Deltas::None,
             }
         }
@@ -150,8 +159,8 @@ fn render(block: &Block, thinking: Thinking, number: u64, index: usize) -> Rende
             // A call cut off in the middle of its JSON has no input that could be shown whole.
             let input: Value = serde_json::from_str(&raw).unwrap_or_else(|_| json!({}));
             RenderedBlock {
-                opening: json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
-                whole: json!({"type": "tool_use", "id": id, "name": name, "input": input}),
+                start_block: json!({"type": "tool_use", "id": id, "name": name, "input": {}}),
+                complete: json!({"type": "tool_use", "id": id, "name": name, "input": input}),
                 issued: IssuedBlock::ToolUse { id },
                 deltas: Deltas::InputJson(raw),
             }
@@ -162,8 +171,8 @@ fn render(block: &Block, thinking: Thinking, number: u64, index: usize) -> Rende
 fn rendered_text(text: &str) -> RenderedBlock {
     RenderedBlock {
         issued: IssuedBlock::Text { is_blank: text.trim().is_empty() },
-        opening: json!({"type": "text", "text": ""}),
-        whole: json!({"type": "text", "text": text}),
+        start_block: json!({"type": "text", "text": ""}),
+        complete: json!({"type": "text", "text": text}),
         deltas: Deltas::Text(text.to_owned()),
     }
 }
@@ -181,8 +190,8 @@ fn stop_reason(reply: &Reply) -> &'static str {
     }
 }
 
-impl Thinking {
-    fn of(body: &Value) -> Self {
+impl ThinkingDisplay {
+    fn from_request(body: &Value) -> Self {
         let member =
             |name| body.get("thinking").and_then(|thinking| thinking.get(name)).and_then(Value::as_str);
         match (member("type"), member("display")) {
@@ -218,7 +227,7 @@ impl UsageCounts {
     }
 
     /// In a whole message.
-    fn whole(&self) -> Value {
+    fn complete(&self) -> Value {
         let mut usage = self.value(self.0.output);
         if let Some(members) = usage.as_object_mut() {
             members.insert("output_tokens_details".to_owned(), self.details());

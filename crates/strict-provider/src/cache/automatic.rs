@@ -5,19 +5,19 @@ use std::collections::HashSet;
 
 use sha2::{Digest, Sha256};
 
-use super::{BYTES_PER_TOKEN, Found, LEAST_PREFIX, Piece, PrefixHash};
+use super::{BYTES_PER_TOKEN, CacheMatch, MIN_PREFIX_TOKENS, Piece, PrefixHash};
 
-const STEP: usize = 128;
+const STEP_TOKENS: usize = 128;
 
-pub(super) fn count(prefixes: &mut HashSet<PrefixHash>, start: Sha256, pieces: &[Piece]) -> Found {
+pub(super) fn count(prefixes: &mut HashSet<PrefixHash>, start: Sha256, pieces: &[Piece]) -> CacheMatch {
     let text: Vec<u8> = pieces.iter().flat_map(|piece| piece.text.bytes()).collect();
     let mut hash = start;
     let mut read = 0;
     let mut written = Vec::new();
-    for (index, step) in text.chunks_exact(STEP * BYTES_PER_TOKEN).enumerate() {
+    for (index, step) in text.chunks_exact(STEP_TOKENS * BYTES_PER_TOKEN).enumerate() {
         hash.update(step);
-        let tokens = (index + 1) * STEP;
-        if tokens < LEAST_PREFIX {
+        let tokens = (index + 1) * STEP_TOKENS;
+        if tokens < MIN_PREFIX_TOKENS {
             continue;
         }
         let prefix: PrefixHash = hash.clone().finalize().into();
@@ -27,5 +27,5 @@ pub(super) fn count(prefixes: &mut HashSet<PrefixHash>, start: Sha256, pieces: &
         written.push(prefix);
     }
     prefixes.extend(written);
-    Found { read, written: 0 }
+    CacheMatch { read, written: 0 }
 }

@@ -7,30 +7,33 @@ use std::collections::HashSet;
 
 use sha2::{Digest, Sha256};
 
-use super::{BYTES_PER_TOKEN, Found, LEAST_PREFIX, Piece, PrefixHash};
+use super::{BYTES_PER_TOKEN, CacheMatch, MIN_PREFIX_TOKENS, Piece, PrefixHash};
 
-const PLACES: usize = 20;
+const LOOKBACK_PLACES: usize = 20;
 
 /// A place where a prefix ends.
-struct End<'a> {
+struct PrefixEnd<'a> {
     piece: &'a Piece,
     hash: PrefixHash,
     tokens: usize,
 }
 
-pub(super) fn count(prefixes: &mut HashSet<PrefixHash>, start: Sha256, pieces: &[Piece]) -> Found {
-    let ends = ends(start, pieces);
+pub(super) fn count(prefixes: &mut HashSet<PrefixHash>, start: Sha256, pieces: &[Piece]) -> CacheMatch {
+    let ends = prefix_ends(start, pieces);
     let marks: Vec<usize> = (0..ends.len())
-        .filter(|index| ends.get(*index).is_some_and(|end| end.piece.is_marked && end.tokens >= LEAST_PREFIX))
+        .filter(|index| {
+            ends.get(*index).is_some_and(|end| end.piece.is_marked && end.tokens >= MIN_PREFIX_TOKENS)
+        })
         .collect();
     let last = marks.last().and_then(|last| ends.get(*last)).map_or(0, |end| end.tokens);
-    let found = marks.iter().rev().find_map(|mark| longest(prefixes, ends.get(..=*mark).unwrap_or_default()));
+    let found =
+        marks.iter().rev().find_map(|mark| longest_prefix(prefixes, ends.get(..=*mark).unwrap_or_default()));
     let read = found.unwrap_or(0);
     prefixes.extend(marks.iter().filter_map(|mark| ends.get(*mark)).map(|end| end.hash));
-    Found { read, written: last - read }
+    CacheMatch { read, written: last - read }
 }
 
-fn ends<'a>(start: Sha256, pieces: &'a [Piece]) -> Vec<End<'a>> {
+fn prefix_ends<'a>(start: Sha256, pieces: &'a [Piece]) -> Vec<PrefixEnd<'a>> {
     let mut hash = start;
     let mut bytes = 0;
     let mut end = |piece: &'a Piece| {
@@ -39,13 +42,13 @@ fn ends<'a>(start: Sha256, pieces: &'a [Piece]) -> Vec<End<'a>> {
             hash.update([0]);
         }
         bytes += piece.text.len();
-        End { piece, hash: hash.clone().finalize().into(), tokens: bytes / BYTES_PER_TOKEN }
+        PrefixEnd { piece, hash: hash.clone().finalize().into(), tokens: bytes / BYTES_PER_TOKEN }
     };
     pieces.iter().map(&mut end).collect()
 }
 
 /// The longest prefix that is found from the last of these ends backwards.
-fn longest(prefixes: &HashSet<PrefixHash>, ends: &[End<'_>]) -> Option<usize> {
+fn longest_prefix(prefixes: &HashSet<PrefixHash>, ends: &[PrefixEnd<'_>]) -> Option<usize> {
     let mut places = 0;
     let mut behind = None;
     for end in ends.iter().rev() {
@@ -53,7 +56,7 @@ fn longest(prefixes: &HashSet<PrefixHash>, ends: &[End<'_>]) -> Option<usize> {
             places += 1;
         }
         behind = end.piece.run;
-        if places > PLACES {
+        if places > LOOKBACK_PLACES {
             return None;
         }
         if prefixes.contains(&end.hash) {

@@ -12,25 +12,25 @@ use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::record::Wire;
+use crate::captured::Wire;
 
 /// The usual rule of thumb of four characters per token.
 const BYTES_PER_TOKEN: usize = 4;
 /// The shortest prefix that is cached, in tokens. The vendors' differ from model to model; this one is in use by
 /// all of them.
-const LEAST_PREFIX: usize = 1024;
+const MIN_PREFIX_TOKENS: usize = 1024;
 
 /// What the cache did for the requests so far, see
-/// [`StrictProvider::cache_account`](crate::StrictProvider::cache_account). All counts are tokens.
+/// [`MockProvider::cache_stats`](crate::MockProvider::cache_stats). All counts are tokens.
 #[derive(Clone, Debug, Default, Eq, PartialEq, Serialize)]
-pub struct CacheAccount {
+pub struct CacheStats {
     /// Each request that was answered, in order.
-    pub requests: Vec<CacheUse>,
+    pub requests: Vec<RequestCacheStats>,
 }
 
 /// What the cache did for one request. The three counts are disjoint.
 #[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub struct CacheUse {
+pub struct RequestCacheStats {
     /// The wire it came on.
     pub wire: Wire,
     /// The model it asked for.
@@ -43,7 +43,7 @@ pub struct CacheUse {
     pub written: u64,
 }
 
-impl CacheAccount {
+impl CacheStats {
     /// Tokens that the cache had nothing to do with.
     pub fn input(&self) -> u64 {
         self.requests.iter().map(|request| request.input).sum()
@@ -71,13 +71,13 @@ impl CacheAccount {
 pub(crate) struct Prompt {
     /// What must be the same for anything to be found.
     pub(crate) scope: String,
-    pub(crate) kind: Kind,
+    pub(crate) kind: CacheKind,
     pub(crate) pieces: Vec<Piece>,
 }
 
 /// Whose cache it is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kind {
+pub(crate) enum CacheKind {
     /// The client marks where a prefix ends.
     Marked,
     /// The vendor finds what requests have in common.
@@ -93,14 +93,14 @@ pub(crate) struct Piece {
     /// Marked caches only: what else must be the same from here on, but costs nothing.
     pub(crate) scope: Option<String>,
     /// Marked caches only: whether it and the same kind of piece before it are one place to look.
-    pub(crate) run: Option<Run>,
+    pub(crate) run: Option<BlockRun>,
 }
 
 /// The blocks of which many in a row count as one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Run {
-    Calls,
-    Results,
+pub(crate) enum BlockRun {
+    ToolCalls,
+    ToolResults,
 }
 
 impl Piece {
@@ -110,13 +110,13 @@ impl Piece {
 }
 
 /// The pieces of a prompt of the automatic kind: these members of the body in this order, lists item by item.
-pub(crate) fn automatic(scope: &str, body: &Value, members: &[&str]) -> Prompt {
+pub(crate) fn automatic_prompt(scope: &str, body: &Value, members: &[&str]) -> Prompt {
     let values = members.iter().filter_map(|name| body.get(name)).flat_map(|value| match value {
         Value::Array(items) => items.iter().collect(),
         other => vec![other],
     });
     let pieces = values.map(Piece::new).collect();
-    Prompt { scope: scope.to_owned(), kind: Kind::Automatic, pieces }
+    Prompt { scope: scope.to_owned(), kind: CacheKind::Automatic, pieces }
 }
 
 /// A value without the cache marks at any depth that the APIs have them: on it, and on what its `content` lists.
@@ -142,12 +142,12 @@ type PrefixHash = [u8; 32];
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
     prefixes: HashSet<PrefixHash>,
-    pub(crate) account: CacheAccount,
+    pub(crate) stats: CacheStats,
 }
 
 impl Cache {
     /// Counts a request and remembers its prefixes.
-    pub(crate) fn count(&mut self, wire: Wire, model: &str, prompt: &Prompt) -> CacheUse {
+    pub(crate) fn record(&mut self, wire: Wire, model: &str, prompt: &Prompt) -> RequestCacheStats {
         let mut start = Sha256::new();
         for scope in [model, &prompt.scope] {
             start.update(scope.as_bytes());
@@ -155,26 +155,26 @@ impl Cache {
         }
         let total: usize = prompt.pieces.iter().map(|piece| piece.text.len()).sum();
         let found = match prompt.kind {
-            Kind::Marked => marked::count(&mut self.prefixes, start, &prompt.pieces),
-            Kind::Automatic => automatic::count(&mut self.prefixes, start, &prompt.pieces),
+            CacheKind::Marked => marked::count(&mut self.prefixes, start, &prompt.pieces),
+            CacheKind::Automatic => automatic::count(&mut self.prefixes, start, &prompt.pieces),
         };
         let tokens = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
         let cached = found.read + found.written;
-        let used = CacheUse {
+        let used = RequestCacheStats {
             wire,
             model: model.to_owned(),
             input: tokens((total / BYTES_PER_TOKEN).saturating_sub(cached)),
             read: tokens(found.read),
             written: tokens(found.written),
         };
-        self.account.requests.push(used.clone());
+        self.stats.requests.push(used.clone());
         used
     }
 }
 
 /// What was found of a prompt, and what was written, in tokens.
 #[derive(Clone, Copy, Debug, Default)]
-struct Found {
+struct CacheMatch {
     read: usize,
     written: usize,
 }

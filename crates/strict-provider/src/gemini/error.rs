@@ -29,7 +29,7 @@ pub(super) fn invalid(message: impl Into<String>) -> ApiError {
 }
 
 /// A field that does not fit the schema of the request.
-pub(super) fn bad_field(field: &str, message: impl Into<String>) -> ApiError {
+pub(super) fn invalid_field(field: &str, message: impl Into<String>) -> ApiError {
     let message = message.into();
     let violation = json!({"field": field, "description": message});
     invalid(message).with_detail(json!({
@@ -38,7 +38,7 @@ pub(super) fn bad_field(field: &str, message: impl Into<String>) -> ApiError {
 }
 
 /// The answer to a key that is not accepted.
-pub(super) fn wrong_key() -> ApiError {
+pub(super) fn invalid_key() -> ApiError {
     invalid("API key not valid. Please pass a valid API key.").with_detail(json!({
         "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID",
         "domain": "googleapis.com", "metadata": {"service": "generativelanguage.googleapis.com"},
@@ -46,7 +46,7 @@ pub(super) fn wrong_key() -> ApiError {
 }
 
 /// The answer to a request without a key.
-pub(super) fn no_key() -> ApiError {
+pub(super) fn missing_key() -> ApiError {
     ApiError::new(
         StatusCode::FORBIDDEN,
         "PERMISSION_DENIED",
@@ -82,7 +82,7 @@ pub(super) fn unknown_model(model: &str) -> ApiError {
 pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
     match refusal {
         Refusal::RateLimited { retry_after_s } => {
-            let error = exhausted(model, *retry_after_s);
+            let error = rate_limited(model, *retry_after_s);
             match retry_after_s {
                 Some(seconds) => error.with_detail(json!({
                     "@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": format!("{seconds}s"),
@@ -107,7 +107,7 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
             "An internal error has occurred. Please retry or report in \
              https://developers.generativeai.google/guide/troubleshooting",
         ),
-        Refusal::Unauthorized => wrong_key(),
+        Refusal::Unauthorized => invalid_key(),
         Refusal::Forbidden => {
             ApiError::new(StatusCode::FORBIDDEN, "PERMISSION_DENIED", "The caller does not have permission")
         }
@@ -127,7 +127,7 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
 }
 
 /// A quota of requests per minute that is used up (<https://ai.google.dev/gemini-api/docs/rate-limits>).
-fn exhausted(model: &str, retry_after_s: Option<u64>) -> ApiError {
+fn rate_limited(model: &str, retry_after_s: Option<u64>) -> ApiError {
     let wait = retry_after_s.map_or(String::new(), |seconds| format!("\nPlease retry in {seconds}s."));
     let message = format!(
         "You exceeded your current quota, please check your plan and billing details. For more information on this \

@@ -6,7 +6,7 @@
 
 mod check;
 mod error;
-mod read;
+mod node;
 mod render;
 
 use axum::http::{HeaderMap, Uri};
@@ -14,15 +14,18 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::cache::{self, Prompt};
+use crate::captured::Wire;
 use crate::fault::Refusal;
-use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings, StreamPlace, Target};
-use crate::record::Wire;
+use crate::protocol::{
+    AcceptedKeys, ApiError, Context, IncomingRequest, Protocol, RenderedAnswer, RequestTarget, Settings,
+    StreamPosition,
+};
 use crate::reply::Reply;
 
 /// The method of a whole answer.
-const WHOLE: &str = "generateContent";
+const GENERATE_METHOD: &str = "generateContent";
 /// The method of a stream.
-const STREAM: &str = "streamGenerateContent";
+const STREAM_METHOD: &str = "streamGenerateContent";
 /// Models whose name begins so think always and sign what they call.
 const SIGNING_MODELS: &str = "gemini-3";
 
@@ -35,34 +38,34 @@ impl Protocol for Gemini {
     const REQUEST_ID_HEADER: &'static str = "";
     const STREAM_TYPE: &'static str = "text/event-stream";
 
-    fn target(uri: &Uri, _body: &Value) -> Target {
-        let (model, method) = call(uri);
-        Target { model: model.to_owned(), streams: method == STREAM }
+    fn target(uri: &Uri, _body: &Value) -> RequestTarget {
+        let (model, method) = model_and_method(uri);
+        RequestTarget { model: model.to_owned(), is_streaming: method == STREAM_METHOD }
     }
 
-    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+    fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError> {
         match headers.get("x-goog-api-key").and_then(|key| key.to_str().ok()) {
             Some(key) if keys.accept(key) => Ok(()),
-            Some(_) => Err(error::wrong_key()),
-            None => Err(error::no_key()),
+            Some(_) => Err(error::invalid_key()),
+            None => Err(error::missing_key()),
         }
     }
 
-    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
-        check::check(request, context.ledger)
+    fn check(request: &IncomingRequest, context: &Context<'_>) -> Result<(), ApiError> {
+        check::check(request, context.issued)
     }
 
-    fn answer(request: &Incoming, reply: &Reply, number: u64, _settings: &Settings) -> Rendered {
+    fn answer(request: &IncomingRequest, reply: &Reply, number: u64, _settings: &Settings) -> RenderedAnswer {
         render::answer(request, reply, number)
     }
 
-    fn prompt(request: &Incoming) -> Prompt {
+    fn prompt(request: &IncomingRequest) -> Prompt {
         let members = ["systemInstruction", "tools", "contents"];
-        cache::automatic("", &request.body, &members)
+        cache::automatic_prompt("", &request.body, &members)
     }
 
     fn last_user_text(body: &Value) -> String {
-        read::last_user_text(body)
+        node::last_user_text(body)
     }
 
     fn refusal(refusal: &Refusal, model: &str) -> ApiError {
@@ -73,18 +76,18 @@ impl Protocol for Gemini {
         error::body(error)
     }
 
-    fn error_event(error: &ApiError, _place: &StreamPlace<'_>) -> Bytes {
+    fn error_event(error: &ApiError, _place: &StreamPosition<'_>) -> Bytes {
         error::event(error)
     }
 }
 
 /// The model and the method of a path.
-fn call(uri: &Uri) -> (&str, &str) {
+fn model_and_method(uri: &Uri) -> (&str, &str) {
     let last = uri.path().rsplit('/').next().unwrap_or_default();
     last.rsplit_once(':').unwrap_or((last, ""))
 }
 
 /// Whether a model signs its calls whatever the request says.
-fn signs_always(model: &str) -> bool {
+fn always_signs(model: &str) -> bool {
     model.starts_with(SIGNING_MODELS)
 }

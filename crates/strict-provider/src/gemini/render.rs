@@ -6,10 +6,10 @@
 
 use serde_json::{Value, json};
 
-use super::read::field;
-use super::signs_always;
-use crate::ledger::{IssuedAnswer, IssuedBlock, IssuedPart, seal};
-use crate::protocol::{Answer, Incoming, Rendered};
+use super::always_signs;
+use super::node::field;
+use crate::issued::{IssuedAnswer, IssuedBlock, IssuedPart, seal};
+use crate::protocol::{AnswerBody, IncomingRequest, RenderedAnswer};
 use crate::reply::{Block, Reply, Stop, TokenCounts};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter, single_event};
@@ -22,10 +22,10 @@ enum Part {
 }
 
 /// Renders the answer.
-pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64) -> Rendered {
+pub(super) fn answer(request: &IncomingRequest, reply: &Reply, number: u64) -> RenderedAnswer {
     let parts = parts(request, reply, number);
     let calls = parts.iter().any(|part| matches!(part, Part::Call { .. }));
-    let last_signature = (!calls && signs(request)).then(|| seal(number, reply.blocks.len(), "text"));
+    let last_signature = (!calls && is_signing(request)).then(|| seal(number, reply.blocks.len(), "text"));
     let envelope = Envelope {
         model: request.model(),
         id: format!("{number:024}"),
@@ -33,22 +33,22 @@ pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64) -> Rendered
     };
     let finish = finish_reason(reply);
     let answer = if request.wants_stream() {
-        Answer::Stream(stream(&envelope, &parts, last_signature.as_deref(), reply, finish))
+        AnswerBody::Stream(stream(&envelope, &parts, last_signature.as_deref(), reply, finish))
     } else {
-        let mut all: Vec<Value> = parts.iter().map(Part::whole).collect();
+        let mut all: Vec<Value> = parts.iter().map(Part::to_json).collect();
         if let Some(signature) = &last_signature {
-            sign_last(&mut all, signature);
+            sign_last_part(&mut all, signature);
         }
-        Answer::Whole(envelope.response(&all, Some(finish)))
+        AnswerBody::Complete(envelope.response(&all, Some(finish)))
     };
-    Rendered { answer, issued: Some(issued(request, &parts, last_signature)) }
+    RenderedAnswer { answer, issued: Some(issued(request, &parts, last_signature)) }
 }
 
-fn parts(request: &Incoming, reply: &Reply, number: u64) -> Vec<Part> {
+fn parts(request: &IncomingRequest, reply: &Reply, number: u64) -> Vec<Part> {
     let config = thinking_config(request);
     let shows_thoughts =
         config.and_then(|config| field(config, "includeThoughts")) == Some(&Value::Bool(true));
-    let mut unsigned = signs(request);
+    let mut unsigned = is_signing(request);
     let part = |(index, block): (usize, &Block)| match block {
         Block::Thinking { text } => shows_thoughts.then(|| Part::Thought(text.clone())),
         Block::Text { text } => Some(Part::Text(text.clone())),
@@ -60,7 +60,7 @@ fn parts(request: &Incoming, reply: &Reply, number: u64) -> Vec<Part> {
             let mut call = json!({"name": name, "args": args});
             let id = id
                 .clone()
-                .or_else(|| signs_always(request.model()).then(|| format!("call_{number:016}{index:08}")));
+                .or_else(|| always_signs(request.model()).then(|| format!("call_{number:016}{index:08}")));
             if let (Some(id), Some(members)) = (id, call.as_object_mut()) {
                 members.insert("id".to_owned(), id.into());
             }
@@ -72,13 +72,13 @@ fn parts(request: &Incoming, reply: &Reply, number: u64) -> Vec<Part> {
 }
 
 /// Whether the model thinks about this request, and so signs its answer.
-fn signs(request: &Incoming) -> bool {
+fn is_signing(request: &IncomingRequest) -> bool {
     let config = thinking_config(request);
     let budget = config.and_then(|config| field(config, "thinkingBudget")).and_then(Value::as_i64);
-    signs_always(request.model()) || (config.is_some() && budget != Some(0))
+    always_signs(request.model()) || (config.is_some() && budget != Some(0))
 }
 
-fn thinking_config(request: &Incoming) -> Option<&Value> {
+fn thinking_config(request: &IncomingRequest) -> Option<&Value> {
     field(field(&request.body, "generationConfig")?, "thinkingConfig")
 }
 
@@ -102,18 +102,18 @@ fn stream(
                     writer.delta(None, &envelope.response(&[json!({"text": text})], None));
                 }
             }
-            Part::Call { .. } => writer.delta(None, &envelope.response(&[part.whole()], None)),
+            Part::Call { .. } => writer.delta(None, &envelope.response(&[part.to_json()], None)),
         }
     }
     let mut last = vec![json!({"text": ""})];
     if let Some(signature) = last_signature {
-        sign_last(&mut last, signature);
+        sign_last_part(&mut last, signature);
     }
     writer.finish(single_event(None, &envelope.response(&last, Some(finish))))
 }
 
 /// Puts a signature on the last part, on an empty text when there is none.
-fn sign_last(parts: &mut Vec<Value>, signature: &str) {
+fn sign_last_part(parts: &mut Vec<Value>, signature: &str) {
     if parts.last().is_none_or(|last| last.get("thought").is_some()) {
         parts.push(json!({"text": ""}));
     }
@@ -123,7 +123,7 @@ fn sign_last(parts: &mut Vec<Value>, signature: &str) {
 }
 
 /// What the client has to bring back.
-fn issued(request: &Incoming, parts: &[Part], last_signature: Option<String>) -> IssuedAnswer {
+fn issued(request: &IncomingRequest, parts: &[Part], last_signature: Option<String>) -> IssuedAnswer {
     let calls = parts.iter().filter_map(|part| match part {
         Part::Call { call, signature: Some(seal) } => {
             Some(IssuedPart { seal: seal.clone(), call: Some(call.clone()) })
@@ -136,7 +136,7 @@ fn issued(request: &Incoming, parts: &[Part], last_signature: Option<String>) ->
 }
 
 impl Part {
-    fn whole(&self) -> Value {
+    fn to_json(&self) -> Value {
         match self {
             Self::Thought(text) => thought(text),
             Self::Text(text) => json!({"text": text}),

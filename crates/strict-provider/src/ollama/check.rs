@@ -4,14 +4,14 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::error::{invalid, unknown_model, wrong_arguments, wrong_type};
-use super::thinks;
-use crate::protocol::{ApiError, Incoming, Settings};
+use super::can_think;
+use super::error::{arguments_mismatch, invalid, type_mismatch, unknown_model};
+use crate::protocol::{ApiError, IncomingRequest, Settings};
 
 const ROLES: &[&str] = &["system", "user", "assistant", "tool"];
-const LEVELS: &[&str] = &["high", "medium", "low", "max"];
+const THINK_LEVELS: &[&str] = &["high", "medium", "low", "max"];
 /// The models that think by levels.
-const LEVELLED: &str = "gpt-oss";
+const LEVEL_MODEL_PREFIX: &str = "gpt-oss";
 /// Options that are whole numbers.
 const INTEGER_OPTIONS: &[&str] = &[
     "num_ctx",
@@ -26,7 +26,7 @@ const INTEGER_OPTIONS: &[&str] = &[
 ];
 
 /// Checks a request.
-pub(super) fn check(request: &Incoming, settings: &Settings) -> Result<(), ApiError> {
+pub(super) fn check(request: &IncomingRequest, settings: &Settings) -> Result<(), ApiError> {
     let body = &request.body;
     if request.raw.is_empty() {
         return Err(invalid("missing request body"));
@@ -35,12 +35,12 @@ pub(super) fn check(request: &Incoming, settings: &Settings) -> Result<(), ApiEr
         return Err(invalid("invalid character looking for beginning of value"));
     }
     for (name, kind) in [("model", "string"), ("stream", "bool"), ("options", "map[string]interface {}")] {
-        of_type(body, name, name, kind)?;
+        check_member_type(body, name, name, kind)?;
     }
-    for message in list(body, "messages", "messages", "[]api.Message")? {
+    for message in list_member(body, "messages", "messages", "[]api.Message")? {
         check_message(message)?;
     }
-    for tool in list(body, "tools", "tools", "api.Tools")? {
+    for tool in list_member(body, "tools", "tools", "api.Tools")? {
         check_tool(tool)?;
     }
     let model = request.model();
@@ -56,10 +56,10 @@ pub(super) fn check(request: &Incoming, settings: &Settings) -> Result<(), ApiEr
 
 fn check_message(message: &Value) -> Result<(), ApiError> {
     if !message.is_object() {
-        return Err(wrong_type(message, "messages", "api.Message"));
+        return Err(type_mismatch(message, "messages", "api.Message"));
     }
     for name in ["role", "content", "thinking", "tool_name", "tool_call_id"] {
-        of_type(message, name, &format!("messages.{name}"), "string")?;
+        check_member_type(message, name, &format!("messages.{name}"), "string")?;
     }
     let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
     if !ROLES.contains(&role) {
@@ -67,15 +67,15 @@ fn check_message(message: &Value) -> Result<(), ApiError> {
             "invalid role: {role}, role must be one of [system, user, assistant, tool]"
         )));
     }
-    for image in list(message, "images", "messages.images", "[]api.ImageData")? {
+    for image in list_member(message, "images", "messages.images", "[]api.ImageData")? {
         let Some(data) = image.as_str() else {
-            return Err(wrong_type(image, "messages.images", "api.ImageData"));
+            return Err(type_mismatch(image, "messages.images", "api.ImageData"));
         };
         if STANDARD.decode(data).is_err() {
             return Err(invalid("illegal base64 data at input byte 0"));
         }
     }
-    for call in list(message, "tool_calls", "messages.tool_calls", "[]api.ToolCall")? {
+    for call in list_member(message, "tool_calls", "messages.tool_calls", "[]api.ToolCall")? {
         check_call(call)?;
     }
     Ok(())
@@ -85,33 +85,33 @@ fn check_message(message: &Value) -> Result<(), ApiError> {
 fn check_call(call: &Value) -> Result<(), ApiError> {
     let function = call.get("function").cloned().unwrap_or_default();
     if !function.is_object() {
-        return Err(wrong_type(&function, "messages.tool_calls.function", "api.ToolCallFunction"));
+        return Err(type_mismatch(&function, "messages.tool_calls.function", "api.ToolCallFunction"));
     }
-    of_type(&function, "name", "messages.tool_calls.function.name", "string")?;
+    check_member_type(&function, "name", "messages.tool_calls.function.name", "string")?;
     match function.get("arguments") {
         None | Some(Value::Null | Value::Object(_)) => Ok(()),
-        Some(arguments) => Err(wrong_arguments(arguments)),
+        Some(arguments) => Err(arguments_mismatch(arguments)),
     }
 }
 
 fn check_tool(tool: &Value) -> Result<(), ApiError> {
     let function = tool.get("function").cloned().unwrap_or_default();
     if !function.is_object() {
-        return Err(wrong_type(&function, "tools.function", "api.ToolFunction"));
+        return Err(type_mismatch(&function, "tools.function", "api.ToolFunction"));
     }
     for name in ["name", "description"] {
-        of_type(&function, name, &format!("tools.function.{name}"), "string")?;
+        check_member_type(&function, name, &format!("tools.function.{name}"), "string")?;
     }
     let parameters = function.get("parameters").cloned().unwrap_or_else(|| serde_json::json!({}));
     if !parameters.is_object() {
-        return Err(wrong_type(&parameters, "tools.function.parameters", "api.ToolFunctionParameters"));
+        return Err(type_mismatch(&parameters, "tools.function.parameters", "api.ToolFunctionParameters"));
     }
-    of_type(&parameters, "type", "tools.function.parameters.type", "string")?;
-    list(&parameters, "required", "tools.function.parameters.required", "[]string")?;
+    check_member_type(&parameters, "type", "tools.function.parameters.type", "string")?;
+    list_member(&parameters, "required", "tools.function.parameters.required", "[]string")?;
     match parameters.get("properties") {
         None | Some(Value::Null | Value::Object(_)) => Ok(()),
         Some(properties) => {
-            Err(wrong_type(properties, "tools.function.parameters.properties", "api.ToolPropertiesMap"))
+            Err(type_mismatch(properties, "tools.function.parameters.properties", "api.ToolPropertiesMap"))
         }
     }
 }
@@ -120,18 +120,18 @@ fn check_think(body: &Value, model: &str) -> Result<(), ApiError> {
     let wants = match body.get("think") {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::Bool(thinks)) => *thinks,
-        Some(Value::String(level)) if LEVELS.contains(&level.as_str()) => true,
+        Some(Value::String(level)) if THINK_LEVELS.contains(&level.as_str()) => true,
         Some(other) => {
             return Err(invalid(format!(
                 "invalid think value: {other} (must be \"high\", \"medium\", \"low\", \"max\", true, or false)"
             )));
         }
     };
-    if wants && !thinks(model) {
+    if wants && !can_think(model) {
         return Err(invalid(format!("{model:?} does not support thinking")));
     }
     match body.get("think") {
-        Some(Value::String(level)) if !model.starts_with(LEVELLED) => {
+        Some(Value::String(level)) if !model.starts_with(LEVEL_MODEL_PREFIX) => {
             Err(invalid(format!("think value {level:?} is not supported for this model")))
         }
         _ => Ok(()),
@@ -148,7 +148,7 @@ fn check_options(body: &Value) -> Result<(), ApiError> {
 }
 
 /// A member that is of its type when it is there; null is the same as none.
-fn of_type(object: &Value, name: &str, field: &str, kind: &str) -> Result<(), ApiError> {
+fn check_member_type(object: &Value, name: &str, field: &str, kind: &str) -> Result<(), ApiError> {
     let is_right = match object.get(name) {
         None | Some(Value::Null) => true,
         Some(value) => match kind {
@@ -157,14 +157,14 @@ fn of_type(object: &Value, name: &str, field: &str, kind: &str) -> Result<(), Ap
             _ => value.is_object(),
         },
     };
-    if is_right { Ok(()) } else { Err(wrong_type(object.get(name).unwrap_or(&Value::Null), field, kind)) }
+    if is_right { Ok(()) } else { Err(type_mismatch(object.get(name).unwrap_or(&Value::Null), field, kind)) }
 }
 
 /// A member that is a list, or nothing.
-fn list<'a>(object: &'a Value, name: &str, field: &str, kind: &str) -> Result<&'a [Value], ApiError> {
+fn list_member<'a>(object: &'a Value, name: &str, field: &str, kind: &str) -> Result<&'a [Value], ApiError> {
     match object.get(name) {
         None | Some(Value::Null) => Ok(&[]),
         Some(Value::Array(values)) => Ok(values),
-        Some(other) => Err(wrong_type(other, field, kind)),
+        Some(other) => Err(type_mismatch(other, field, kind)),
     }
 }

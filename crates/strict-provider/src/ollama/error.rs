@@ -34,7 +34,7 @@ pub(super) fn unknown_model(model: &str) -> ApiError {
 }
 
 /// A value that is not of the type of its field, in the words of the server's JSON parser.
-pub(super) fn wrong_type(value: &Value, field: &str, kind: &str) -> ApiError {
+pub(super) fn type_mismatch(value: &Value, field: &str, kind: &str) -> ApiError {
     let got = match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",
@@ -73,7 +73,7 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
         }
         Refusal::UnknownModel => unknown_model(model),
         Refusal::PromptTooLong => error(400, "the input length exceeds the context length"),
-        Refusal::BrokenHistory => wrong_arguments(&Value::String(String::new())),
+        Refusal::BrokenHistory => arguments_mismatch(&Value::String(String::new())),
         Refusal::Other { status, message, headers, .. } => {
             let mut error = error(*status, message);
             error.headers.clone_from(headers);
@@ -83,8 +83,8 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
 }
 
 /// A call's arguments that are no object.
-pub(super) fn wrong_arguments(arguments: &Value) -> ApiError {
-    wrong_type(arguments, "messages.tool_calls.function.arguments", "api.ToolCallFunctionArguments")
+pub(super) fn arguments_mismatch(arguments: &Value) -> ApiError {
+    type_mismatch(arguments, "messages.tool_calls.function.arguments", "api.ToolCallFunctionArguments")
 }
 
 /// What HTTP does not know as a status becomes a 500. This wire has no types of errors.

@@ -14,13 +14,16 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::cache::{self, Prompt};
+use crate::captured::Wire;
 use crate::fault::Refusal;
-use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings, StreamPlace, Target};
-use crate::record::Wire;
+use crate::protocol::{
+    AcceptedKeys, ApiError, Context, IncomingRequest, Protocol, RenderedAnswer, RequestTarget, Settings,
+    StreamPosition,
+};
 use crate::reply::Reply;
 
 /// Families of models that do not think.
-const PLAIN_MODELS: &[&str] = &["llama", "codellama", "mistral", "gemma", "phi"];
+const NON_THINKING_MODELS: &[&str] = &["llama", "codellama", "mistral", "gemma", "phi"];
 
 /// The wire.
 pub(crate) struct Ollama;
@@ -31,33 +34,33 @@ impl Protocol for Ollama {
     const REQUEST_ID_HEADER: &'static str = "";
     const STREAM_TYPE: &'static str = "application/x-ndjson";
 
-    fn target(_uri: &Uri, body: &Value) -> Target {
-        Target {
+    fn target(_uri: &Uri, body: &Value) -> RequestTarget {
+        RequestTarget {
             model: body.get("model").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            streams: body.get("stream").and_then(Value::as_bool).unwrap_or(true),
+            is_streaming: body.get("stream").and_then(Value::as_bool).unwrap_or(true),
         }
     }
 
     /// A server of one's own asks for no key; a test that fixes one stands for the vendor's cloud.
-    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+    fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError> {
         let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let key = value.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
         match keys {
-            Keys::Only(_) if !keys.accept(key) => Err(error::unauthorized()),
+            AcceptedKeys::Only(_) if !keys.accept(key) => Err(error::unauthorized()),
             _ => Ok(()),
         }
     }
 
-    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
+    fn check(request: &IncomingRequest, context: &Context<'_>) -> Result<(), ApiError> {
         check::check(request, context.settings)
     }
 
-    fn answer(request: &Incoming, reply: &Reply, number: u64, _settings: &Settings) -> Rendered {
+    fn answer(request: &IncomingRequest, reply: &Reply, number: u64, _settings: &Settings) -> RenderedAnswer {
         render::answer(request, reply, number)
     }
 
-    fn prompt(request: &Incoming) -> Prompt {
-        cache::automatic("", &request.body, &["tools", "messages"])
+    fn prompt(request: &IncomingRequest) -> Prompt {
+        cache::automatic_prompt("", &request.body, &["tools", "messages"])
     }
 
     fn last_user_text(body: &Value) -> String {
@@ -75,12 +78,12 @@ impl Protocol for Ollama {
         error::body(error)
     }
 
-    fn error_event(error: &ApiError, _place: &StreamPlace<'_>) -> Bytes {
+    fn error_event(error: &ApiError, _place: &StreamPosition<'_>) -> Bytes {
         error::line(error)
     }
 }
 
 /// Whether a model thinks.
-fn thinks(model: &str) -> bool {
-    !PLAIN_MODELS.iter().any(|family| model.starts_with(family))
+fn can_think(model: &str) -> bool {
+    !NON_THINKING_MODELS.iter().any(|family| model.starts_with(family))
 }

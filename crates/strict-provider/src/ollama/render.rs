@@ -3,14 +3,14 @@
 
 use serde_json::{Value, json};
 
-use super::thinks;
-use crate::protocol::{Answer, Incoming, Rendered};
+use super::can_think;
+use crate::protocol::{AnswerBody, IncomingRequest, RenderedAnswer};
 use crate::reply::{Block, Reply, Stop, TokenCounts};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter, single_line};
 
 /// Fixed, so that transcripts of two runs are equal.
-const CREATED: &str = "2025-06-15T15:06:40.000000000Z";
+const CREATED_AT: &str = "2025-06-15T15:06:40.000000000Z";
 
 /// A part of the answer as this wire has it.
 enum Part {
@@ -20,24 +20,24 @@ enum Part {
 }
 
 /// Renders the answer.
-pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64) -> Rendered {
+pub(super) fn answer(request: &IncomingRequest, reply: &Reply, number: u64) -> RenderedAnswer {
     let parts = parts(request, reply, number);
-    let end = End {
+    let end = FinalObject {
         model: request.model(),
         reason: done_reason(reply),
         counts: reply.token_counts(request.raw.len()),
     };
     let answer = if request.wants_stream() {
-        Answer::Stream(stream(&end, &parts, reply))
+        AnswerBody::Stream(stream(&end, &parts, reply))
     } else {
-        Answer::Whole(end.object(&whole(&parts)))
+        AnswerBody::Complete(end.object(&complete_message(&parts)))
     };
-    Rendered { answer, issued: None }
+    RenderedAnswer { answer, issued: None }
 }
 
-fn parts(request: &Incoming, reply: &Reply, number: u64) -> Vec<Part> {
+fn parts(request: &IncomingRequest, reply: &Reply, number: u64) -> Vec<Part> {
     // A model that can think does, unless it is told not to.
-    let shows_thinking = thinks(request.model()) && request.body.get("think") != Some(&Value::Bool(false));
+    let shows_thinking = can_think(request.model()) && request.body.get("think") != Some(&Value::Bool(false));
     let mut calls = 0;
     let part = |(index, block): (usize, &Block)| match block {
         Block::Thinking { text } => shows_thinking.then(|| Part::Thinking(text.clone())),
@@ -56,9 +56,9 @@ fn parts(request: &Incoming, reply: &Reply, number: u64) -> Vec<Part> {
     reply.blocks.iter().enumerate().filter_map(part).collect()
 }
 
-fn stream(end: &End<'_>, parts: &[Part], reply: &Reply) -> Transcript {
+fn stream(end: &FinalObject<'_>, parts: &[Part], reply: &Reply) -> Transcript {
     let mut writer = TranscriptWriter::default();
-    let line = |message: Value| json!({"model": end.model, "created_at": CREATED, "message": message, "done": false});
+    let line = |message: Value| json!({"model": end.model, "created_at": CREATED_AT, "message": message, "done": false});
     for part in parts {
         match part {
             Part::Thinking(text) => {
@@ -81,7 +81,7 @@ fn stream(end: &End<'_>, parts: &[Part], reply: &Reply) -> Transcript {
 }
 
 /// The message of an answer that is not streamed.
-fn whole(parts: &[Part]) -> Value {
+fn complete_message(parts: &[Part]) -> Value {
     let mut thinking = String::new();
     let mut content = String::new();
     let mut calls = Vec::new();
@@ -105,17 +105,17 @@ fn whole(parts: &[Part]) -> Value {
 }
 
 /// How an answer ends.
-struct End<'a> {
+struct FinalObject<'a> {
     model: &'a str,
     reason: &'static str,
     counts: TokenCounts,
 }
 
-impl End<'_> {
+impl FinalObject<'_> {
     /// The last object. Durations are in nanoseconds; the prompt's count includes what the cache served.
     fn object(&self, message: &Value) -> Value {
         json!({
-            "model": self.model, "created_at": CREATED, "message": message, "done": true, "done_reason": self.reason,
+            "model": self.model, "created_at": CREATED_AT, "message": message, "done": true, "done_reason": self.reason,
             "total_duration": 2_000_000, "load_duration": 500_000,
             "prompt_eval_count": self.counts.input + self.counts.cache_read + self.counts.cache_write,
             "prompt_eval_duration": 500_000, "eval_count": self.counts.output, "eval_duration": 1_000_000,

@@ -21,7 +21,7 @@ pub(crate) fn event(error: &ApiError) -> Bytes {
 }
 
 /// The answer to a key that is not accepted.
-pub(crate) fn wrong_key() -> ApiError {
+pub(crate) fn invalid_key() -> ApiError {
     ApiError::new(
         StatusCode::UNAUTHORIZED,
         "invalid_request_error",
@@ -52,7 +52,7 @@ pub(crate) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
             "server_error",
             "The server had an error while processing your request. Sorry about that!",
         ),
-        Refusal::Unauthorized => wrong_key(),
+        Refusal::Unauthorized => invalid_key(),
         Refusal::Forbidden => ApiError::new(
             StatusCode::FORBIDDEN,
             "invalid_request_error",

@@ -7,7 +7,7 @@
 pub(crate) mod check;
 mod chunk;
 pub(crate) mod error;
-pub(crate) mod read;
+pub(crate) mod node;
 mod render;
 
 use axum::http::header::AUTHORIZATION;
@@ -16,9 +16,11 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::cache::{self, Prompt};
+use crate::captured::Wire;
 use crate::fault::Refusal;
-use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings, StreamPlace};
-use crate::record::Wire;
+use crate::protocol::{
+    AcceptedKeys, ApiError, Context, IncomingRequest, Protocol, RenderedAnswer, Settings, StreamPosition,
+};
 use crate::reply::Reply;
 
 /// The wire.
@@ -28,24 +30,24 @@ impl Protocol for OpenAiChat {
     const WIRE: Wire = Wire::OpenAiChat;
     const REQUEST_ID_HEADER: &'static str = "x-request-id";
 
-    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+    fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError> {
         authorize(headers, keys)
     }
 
-    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
+    fn check(request: &IncomingRequest, context: &Context<'_>) -> Result<(), ApiError> {
         check::check(request, context.settings)
     }
 
-    fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &Settings) -> Rendered {
+    fn answer(request: &IncomingRequest, reply: &Reply, number: u64, settings: &Settings) -> RenderedAnswer {
         render::answer(request, reply, number, settings)
     }
 
-    fn prompt(request: &Incoming) -> Prompt {
-        cache::automatic(cache_key(&request.body), &request.body, &["tools", "messages"])
+    fn prompt(request: &IncomingRequest) -> Prompt {
+        cache::automatic_prompt(cache_key(&request.body), &request.body, &["tools", "messages"])
     }
 
     fn last_user_text(body: &Value) -> String {
-        read::last_user_text(body)
+        node::last_user_text(body)
     }
 
     fn refusal(refusal: &Refusal, model: &str) -> ApiError {
@@ -56,17 +58,17 @@ impl Protocol for OpenAiChat {
         error::body(error)
     }
 
-    fn error_event(error: &ApiError, _place: &StreamPlace<'_>) -> Bytes {
+    fn error_event(error: &ApiError, _place: &StreamPosition<'_>) -> Bytes {
         error::event(error)
     }
 }
 
 /// The key as a bearer, on both of the vendor's wires.
-pub(crate) fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+pub(crate) fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError> {
     let value = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
     match value.and_then(|value| value.strip_prefix("Bearer ")) {
         Some(key) if keys.accept(key) => Ok(()),
-        Some(_) => Err(error::wrong_key()),
+        Some(_) => Err(error::invalid_key()),
         None => Err(ApiError::new(
             StatusCode::UNAUTHORIZED,
             "invalid_request_error",

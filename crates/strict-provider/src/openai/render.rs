@@ -7,13 +7,13 @@
 use serde_json::{Value, json};
 
 use super::chunk::{Arguments, Choice, Chunk, Delta, Head, NamedFunction, ToolCall, Usage};
-use crate::protocol::{Answer, Incoming, Rendered, Settings};
+use crate::protocol::{AnswerBody, IncomingRequest, RenderedAnswer, Settings};
 use crate::reply::{Block, Reply, Stop, TokenCounts, arguments_text};
 use crate::split::split;
 use crate::transcript::{Transcript, TranscriptWriter};
 
 /// Fixed, so that transcripts of two runs are equal.
-const CREATED: u64 = 1_750_000_000;
+const CREATED_AT: u64 = 1_750_000_000;
 
 /// A part of the answer as this wire has it.
 enum Part {
@@ -23,7 +23,12 @@ enum Part {
 }
 
 /// Renders the answer.
-pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &Settings) -> Rendered {
+pub(super) fn answer(
+    request: &IncomingRequest,
+    reply: &Reply,
+    number: u64,
+    settings: &Settings,
+) -> RenderedAnswer {
     let parts: Vec<Part> = reply
         .blocks
         .iter()
@@ -32,21 +37,22 @@ pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64, settings: &
         .collect();
     let usage = usage(reply.token_counts(request.raw.len()));
     let answer = if request.wants_stream() {
-        let shows_usage = request.body.pointer("/stream_options/include_usage") == Some(&Value::Bool(true))
+        let includes_usage = request.body.pointer("/stream_options/include_usage")
+            == Some(&Value::Bool(true))
             && !reply.usage.withheld;
         let head = head(request, number, "chat.completion.chunk");
-        Answer::Stream(stream(&head, &parts, reply, shows_usage.then_some(&usage)))
+        AnswerBody::Stream(stream(&head, &parts, reply, includes_usage.then_some(&usage)))
     } else {
-        Answer::Whole(whole(&head(request, number, "chat.completion"), &parts, reply, &usage))
+        AnswerBody::Complete(complete(&head(request, number, "chat.completion"), &parts, reply, &usage))
     };
-    Rendered { answer, issued: None }
+    RenderedAnswer { answer, issued: None }
 }
 
-fn head(request: &Incoming, number: u64, object: &'static str) -> Head {
+fn head(request: &IncomingRequest, number: u64, object: &'static str) -> Head {
     Head {
         id: format!("chatcmpl-{number:024}"),
         object,
-        created: CREATED,
+        created: CREATED_AT,
         model: request.model().to_owned(),
         service_tier: "default",
         system_fingerprint: "fp_strict",
@@ -67,7 +73,8 @@ fn part(block: &Block, number: u64, index: usize, settings: &Settings) -> Option
 }
 
 fn stream(head: &Head, parts: &[Part], reply: &Reply, usage: Option<&Value>) -> Transcript {
-    let mut stream = ChunkWriter { writer: TranscriptWriter::default(), head, shows_usage: usage.is_some() };
+    let mut stream =
+        ChunkWriter { writer: TranscriptWriter::default(), head, includes_usage: usage.is_some() };
     stream.write(Delta::Opening { role: "assistant", content: "", refusal: None }, None);
     let mut index = 0;
     for part in parts {
@@ -105,7 +112,7 @@ fn stream(head: &Head, parts: &[Part], reply: &Reply, usage: Option<&Value>) -> 
 struct ChunkWriter<'a> {
     writer: TranscriptWriter,
     head: &'a Head,
-    shows_usage: bool,
+    includes_usage: bool,
 }
 
 impl ChunkWriter<'_> {
@@ -122,11 +129,11 @@ impl ChunkWriter<'_> {
     }
 
     fn usage(&self) -> Usage<'static> {
-        if self.shows_usage { Usage::Null } else { Usage::Absent }
+        if self.includes_usage { Usage::Null } else { Usage::Absent }
     }
 }
 
-fn whole(head: &Head, parts: &[Part], reply: &Reply, usage: &Value) -> Value {
+fn complete(head: &Head, parts: &[Part], reply: &Reply, usage: &Value) -> Value {
     let mut text = String::new();
     let mut reasoning = String::new();
     let mut calls = Vec::new();
@@ -143,21 +150,21 @@ fn whole(head: &Head, parts: &[Part], reply: &Reply, usage: &Value) -> Value {
     let content = if text.is_empty() && !calls.is_empty() { Value::Null } else { text.into() };
     let mut message = json!({"role": "assistant", "content": content, "refusal": null, "annotations": []});
     if !reasoning.is_empty() {
-        put(&mut message, "reasoning_content", reasoning.into());
+        insert_member(&mut message, "reasoning_content", reasoning.into());
     }
     if !calls.is_empty() {
-        put(&mut message, "tool_calls", calls.into());
+        insert_member(&mut message, "tool_calls", calls.into());
     }
     let mut completion = json!(head);
     let choice = json!({
         "index": 0, "message": message, "logprobs": null, "finish_reason": finish_reason(reply),
     });
-    put(&mut completion, "choices", json!([choice]));
-    put(&mut completion, "usage", usage.clone());
+    insert_member(&mut completion, "choices", json!([choice]));
+    insert_member(&mut completion, "usage", usage.clone());
     completion
 }
 
-fn put(object: &mut Value, name: &str, value: Value) {
+fn insert_member(object: &mut Value, name: &str, value: Value) {
     if let Some(members) = object.as_object_mut() {
         members.insert(name.to_owned(), value);
     }

@@ -6,12 +6,12 @@ use serde_json::json;
 use super::response::Response;
 use crate::fault::Refusal;
 use crate::openai;
-use crate::protocol::{ApiError, StreamPlace};
+use crate::protocol::{ApiError, StreamPosition};
 use crate::transcript::single_event;
 
 /// An error within a stream: an `error` event, then the failed response, as in the recorded stream
 /// `openai-error.1.chunks.txt` of <https://github.com/vercel/ai/tree/main/packages/openai/src/responses/__fixtures__>.
-pub(super) fn events(error: &ApiError, place: &StreamPlace<'_>) -> Bytes {
+pub(super) fn events(error: &ApiError, place: &StreamPosition<'_>) -> Bytes {
     let code = error.code.unwrap_or(&error.kind);
     let first = json!({
         "type": "error", "sequence_number": place.events,
@@ -33,13 +33,13 @@ pub(super) fn refusal(refusal: &Refusal, model: &str) -> ApiError {
         )
         .with_param("input")
         .with_code("context_length_exceeded"),
-        Refusal::BrokenHistory => unverified("gAAAAABlost"),
+        Refusal::BrokenHistory => unverified_content("gAAAAABlost"),
         _ => openai::error::refusal(refusal, model),
     }
 }
 
 /// An encrypted content that this provider did not issue.
-pub(super) fn unverified(encrypted_content: &str) -> ApiError {
+pub(super) fn unverified_content(encrypted_content: &str) -> ApiError {
     let characters: Vec<char> = encrypted_content.chars().collect();
     let shown: String = match (characters.first_chunk::<4>(), characters.last_chunk::<4>()) {
         (Some(first), Some(last)) => first.iter().chain(&['.'; 3]).chain(last).collect(),
@@ -53,7 +53,7 @@ pub(super) fn unverified(encrypted_content: &str) -> ApiError {
 }
 
 /// An encrypted content under another item's id.
-pub(super) fn moved(item_id: &str) -> ApiError {
+pub(super) fn mismatched_item_id(item_id: &str) -> ApiError {
     ApiError::invalid(format!(
         "The encrypted content for item {item_id} could not be verified. Reason: Encrypted content item_id did not \
          match the target item id."

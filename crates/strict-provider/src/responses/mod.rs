@@ -16,10 +16,12 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::cache::{self, Prompt};
+use crate::captured::Wire;
 use crate::fault::Refusal;
 use crate::openai;
-use crate::protocol::{ApiError, Context, Incoming, Keys, Protocol, Rendered, Settings, StreamPlace};
-use crate::record::Wire;
+use crate::protocol::{
+    AcceptedKeys, ApiError, Context, IncomingRequest, Protocol, RenderedAnswer, Settings, StreamPosition,
+};
 use crate::reply::Reply;
 
 /// The wire.
@@ -29,21 +31,21 @@ impl Protocol for OpenAiResponses {
     const WIRE: Wire = Wire::OpenAiResponses;
     const REQUEST_ID_HEADER: &'static str = "x-request-id";
 
-    fn authorize(headers: &HeaderMap, keys: &Keys) -> Result<(), ApiError> {
+    fn authorize(headers: &HeaderMap, keys: &AcceptedKeys) -> Result<(), ApiError> {
         openai::authorize(headers, keys)
     }
 
-    fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
-        check::check(request, context.ledger)
+    fn check(request: &IncomingRequest, context: &Context<'_>) -> Result<(), ApiError> {
+        check::check(request, context.issued)
     }
 
-    fn answer(request: &Incoming, reply: &Reply, number: u64, _settings: &Settings) -> Rendered {
+    fn answer(request: &IncomingRequest, reply: &Reply, number: u64, _settings: &Settings) -> RenderedAnswer {
         render::answer(request, reply, number)
     }
 
-    fn prompt(request: &Incoming) -> Prompt {
+    fn prompt(request: &IncomingRequest) -> Prompt {
         let scope = openai::cache_key(&request.body);
-        cache::automatic(scope, &request.body, &["tools", "instructions", "input"])
+        cache::automatic_prompt(scope, &request.body, &["tools", "instructions", "input"])
     }
 
     fn last_user_text(body: &Value) -> String {
@@ -58,7 +60,7 @@ impl Protocol for OpenAiResponses {
         openai::error::body(error)
     }
 
-    fn error_event(error: &ApiError, place: &StreamPlace<'_>) -> Bytes {
+    fn error_event(error: &ApiError, place: &StreamPosition<'_>) -> Bytes {
         error::events(error, place)
     }
 }

@@ -8,12 +8,12 @@ pub(super) fn items(body: &Value) -> &[Value] {
 }
 
 /// An item's type; a message may leave it out.
-pub(super) fn kind(item: &Value) -> &str {
+pub(super) fn item_type(item: &Value) -> &str {
     item.get("type").and_then(Value::as_str).unwrap_or("message")
 }
 
 /// A member that is a string, or nothing.
-pub(super) fn text<'a>(item: &'a Value, member: &str) -> &'a str {
+pub(super) fn text_member<'a>(item: &'a Value, member: &str) -> &'a str {
     item.get(member).and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -32,7 +32,7 @@ pub(super) fn last_user_text(body: &Value) -> String {
     items(body)
         .iter()
         .rev()
-        .filter(|item| kind(item) == "message" && text(item, "role") == "user")
+        .filter(|item| item_type(item) == "message" && text_member(item, "role") == "user")
         .find_map(|item| item.get("content").and_then(text_of))
         .unwrap_or_default()
 }

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::response::{Outcome, Response};
 use super::stream::stream;
-use crate::ledger::{IssuedAnswer, IssuedBlock, IssuedItem, ItemKind, seal};
-use crate::protocol::{Answer, Incoming, Rendered};
+use crate::issued::{IssuedAnswer, IssuedBlock, IssuedItem, ItemKind, seal};
+use crate::protocol::{AnswerBody, IncomingRequest, RenderedAnswer};
 use crate::reply::{Block, Reply, arguments_text};
 
 /// An output item with everything decided that the script leaves open.
@@ -22,7 +22,7 @@ pub(super) enum Content {
     /// encrypted content that opens the item in a stream is another one: only the last is whole.
     Reasoning {
         summary: Option<String>,
-        sealed: Option<Sealed>,
+        sealed: Option<EncryptedContent>,
     },
     Message {
         text: String,
@@ -35,35 +35,41 @@ pub(super) enum Content {
 }
 
 /// An encrypted content as it opens an item and as it ends it.
-pub(super) struct Sealed {
-    pub(super) opening: String,
-    pub(super) whole: String,
+pub(super) struct EncryptedContent {
+    pub(super) start: String,
+    pub(super) complete: String,
 }
 
 /// What of the reasoning a request wants to see.
 #[derive(Clone, Copy)]
-struct Shown {
+struct ReasoningVisibility {
     summary: bool,
     encrypted: bool,
 }
 
 /// Renders the answer.
-pub(super) fn answer(request: &Incoming, reply: &Reply, number: u64) -> Rendered {
-    let outcome = Outcome::of(reply);
+pub(super) fn answer(request: &IncomingRequest, reply: &Reply, number: u64) -> RenderedAnswer {
+    let outcome = Outcome::from_reply(reply);
     let items = items(request, reply, number, outcome);
     let response = Response::new(request, number);
-    let output: Vec<Value> = items.iter().map(Item::whole).collect();
+    let output: Vec<Value> = items.iter().map(Item::complete).collect();
     let ended = response.ended(outcome, &output, reply.token_counts(request.raw.len()));
     let answer = if request.wants_stream() {
-        Answer::Stream(stream(&response.in_progress(), &items, reply.chunking, outcome.event(), &ended))
+        AnswerBody::Stream(stream(
+            &response.in_progress(),
+            &items,
+            reply.chunking,
+            outcome.event_name(),
+            &ended,
+        ))
     } else {
-        Answer::Whole(ended)
+        AnswerBody::Complete(ended)
     };
-    Rendered { answer, issued: Some(issued(request, items)) }
+    RenderedAnswer { answer, issued: Some(issued(request, items)) }
 }
 
-fn items(request: &Incoming, reply: &Reply, number: u64, outcome: Outcome) -> Vec<Item> {
-    let shown = Shown::of(&request.body);
+fn items(request: &IncomingRequest, reply: &Reply, number: u64, outcome: Outcome) -> Vec<Item> {
+    let shown = ReasoningVisibility::from_request(&request.body);
     let contents = reply.blocks.iter().enumerate().map(|(index, block)| content(block, shown, number, index));
     let last = reply.blocks.len().saturating_sub(1);
     let item = |(index, content): (usize, Content)| Item {
@@ -74,11 +80,11 @@ fn items(request: &Incoming, reply: &Reply, number: u64, outcome: Outcome) -> Ve
     contents.enumerate().map(item).collect()
 }
 
-fn content(block: &Block, shown: Shown, number: u64, index: usize) -> Content {
+fn content(block: &Block, shown: ReasoningVisibility, number: u64, index: usize) -> Content {
     let sealed = |text: &str| {
         let whole = format!("gAAAAAB{}", seal(number, index, text));
         let opening = format!("gAAAAAB{}", seal(number, index, "opening"));
-        shown.encrypted.then_some(Sealed { opening, whole })
+        shown.encrypted.then_some(EncryptedContent { start: opening, complete: whole })
     };
     match block {
         Block::Thinking { text } => {
@@ -96,12 +102,12 @@ fn content(block: &Block, shown: Shown, number: u64, index: usize) -> Content {
 }
 
 /// What the client has to bring back.
-fn issued(request: &Incoming, items: Vec<Item>) -> IssuedAnswer {
+fn issued(request: &IncomingRequest, items: Vec<Item>) -> IssuedAnswer {
     let is_stored = request.body.get("store").and_then(Value::as_bool).unwrap_or(true);
     let issued = |item: Item| {
         let kind = match item.content {
             Content::Reasoning { sealed, .. } => {
-                ItemKind::Reasoning { seal: sealed.map(|sealed| sealed.whole) }
+                ItemKind::Reasoning { seal: sealed.map(|sealed| sealed.complete) }
             }
             Content::Message { .. } => ItemKind::Message,
             Content::FunctionCall { .. } => ItemKind::FunctionCall,
@@ -115,8 +121,8 @@ fn issued(request: &Incoming, items: Vec<Item>) -> IssuedAnswer {
     }
 }
 
-impl Shown {
-    fn of(body: &Value) -> Self {
+impl ReasoningVisibility {
+    fn from_request(body: &Value) -> Self {
         let include = body.get("include").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         Self {
             summary: body.pointer("/reasoning/summary").is_some_and(Value::is_string),
@@ -137,12 +143,12 @@ impl Content {
 
 impl Item {
     /// As it stands in a response and at its end in a stream.
-    pub(super) fn whole(&self) -> Value {
+    pub(super) fn complete(&self) -> Value {
         let id = &self.id;
         match &self.content {
             Content::Reasoning { summary, sealed } => {
                 let summary: Vec<Value> = summary.iter().map(|text| summary_part(text)).collect();
-                reasoning(id, &summary, sealed.as_ref().map(|sealed| sealed.whole.as_str()))
+                reasoning(id, &summary, sealed.as_ref().map(|sealed| sealed.complete.as_str()))
             }
             Content::Message { text } => json!({
                 "id": id, "type": "message", "status": self.status, "role": "assistant", "content": [text_part(text)],
@@ -155,11 +161,11 @@ impl Item {
     }
 
     /// As it opens in a stream.
-    pub(super) fn opening(&self) -> Value {
+    pub(super) fn start_item(&self) -> Value {
         let id = &self.id;
         match &self.content {
             Content::Reasoning { sealed, .. } => {
-                reasoning(id, &[], sealed.as_ref().map(|sealed| sealed.opening.as_str()))
+                reasoning(id, &[], sealed.as_ref().map(|sealed| sealed.start.as_str()))
             }
             Content::Message { .. } => json!({
                 "id": id, "type": "message", "status": "in_progress", "role": "assistant", "content": [],

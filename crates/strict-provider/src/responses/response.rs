@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use crate::protocol::Incoming;
+use crate::protocol::IncomingRequest;
 use crate::reply::{Reply, Stop, TokenCounts};
 
 /// Fixed, so that transcripts of two runs are equal.
-const CREATED: u64 = 1_750_000_000;
+const CREATED_AT: u64 = 1_750_000_000;
 
 /// What every form of a response has: its id, and the request's settings said back.
 pub(super) struct Response<'a> {
-    request: &'a Incoming,
+    request: &'a IncomingRequest,
     id: String,
 }
 
@@ -23,7 +23,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    pub(super) fn of(reply: &Reply) -> Self {
+    pub(super) fn from_reply(reply: &Reply) -> Self {
         match reply.stop_reason() {
             Stop::EndTurn | Stop::ToolUse => Self::Completed,
             Stop::MaxTokens => Self::Incomplete("max_output_tokens"),
@@ -40,7 +40,7 @@ impl Outcome {
     }
 
     /// The name of the stream's last event.
-    pub(super) fn event(self) -> &'static str {
+    pub(super) fn event_name(self) -> &'static str {
         match self {
             Self::Completed => "response.completed",
             Self::Incomplete(_) => "response.incomplete",
@@ -49,7 +49,7 @@ impl Outcome {
 }
 
 impl<'a> Response<'a> {
-    pub(super) fn new(request: &'a Incoming, number: u64) -> Self {
+    pub(super) fn new(request: &'a IncomingRequest, number: u64) -> Self {
         Self { request, id: format!("resp_{number:024}") }
     }
 
@@ -79,7 +79,7 @@ impl<'a> Response<'a> {
             Some(value) => value.clone(),
         };
         let mut response = json!({
-            "id": self.id, "object": "response", "created_at": CREATED, "status": status, "background": false,
+            "id": self.id, "object": "response", "created_at": CREATED_AT, "status": status, "background": false,
             "error": null, "incomplete_details": null, "instructions": said("instructions", Value::Null),
             "max_output_tokens": said("max_output_tokens", Value::Null), "max_tool_calls": null,
             "model": self.request.model(), "output": output,

@@ -16,12 +16,12 @@ pub(super) fn stream(
     last_event: &str,
     ended: &Value,
 ) -> Transcript {
-    let mut events = Events::default();
+    let mut events = NumberedEvents::default();
     for name in ["response.created", "response.in_progress"] {
         events.write(name, json!({"response": in_progress}));
     }
     for (index, item) in items.iter().enumerate() {
-        events.write("response.output_item.added", json!({"output_index": index, "item": item.opening()}));
+        events.write("response.output_item.added", json!({"output_index": index, "item": item.start_item()}));
         match &item.content {
             Content::Reasoning { summary: None, .. } => {}
             Content::Reasoning { summary: Some(text), .. } => {
@@ -32,7 +32,7 @@ pub(super) fn stream(
                 write_arguments(&mut events, &item.id, index, arguments, chunking);
             }
         }
-        events.write("response.output_item.done", json!({"output_index": index, "item": item.whole()}));
+        events.write("response.output_item.done", json!({"output_index": index, "item": item.complete()}));
     }
     let last = numbered(last_event, json!({"response": ended}), events.writer.events());
     events.writer.finish(single_event(Some(last_event), &last))
@@ -40,11 +40,11 @@ pub(super) fn stream(
 
 /// A transcript that numbers its events.
 #[derive(Default)]
-struct Events {
+struct NumberedEvents {
     writer: TranscriptWriter,
 }
 
-impl Events {
+impl NumberedEvents {
     fn write(&mut self, name: &str, members: Value) {
         let event = numbered(name, members, self.writer.events());
         self.writer.event(Some(name), &event);
@@ -64,7 +64,7 @@ fn numbered(name: &str, mut members: Value, number: usize) -> Value {
     members
 }
 
-fn write_summary(events: &mut Events, id: &str, index: usize, text: &str, chunking: Chunking) {
+fn write_summary(events: &mut NumberedEvents, id: &str, index: usize, text: &str, chunking: Chunking) {
     let part = |text: &str| {
         let part = summary_part(text);
         json!({"item_id": id, "output_index": index, "summary_index": 0, "part": part})
@@ -83,7 +83,7 @@ fn write_summary(events: &mut Events, id: &str, index: usize, text: &str, chunki
     events.write("response.reasoning_summary_part.done", part(text));
 }
 
-fn write_text(events: &mut Events, id: &str, index: usize, text: &str, chunking: Chunking) {
+fn write_text(events: &mut NumberedEvents, id: &str, index: usize, text: &str, chunking: Chunking) {
     let part = |text: &str| json!({"item_id": id, "output_index": index, "content_index": 0, "part": text_part(text)});
     events.write("response.content_part.added", part(""));
     for delta in split(text, chunking) {
@@ -99,7 +99,7 @@ fn write_text(events: &mut Events, id: &str, index: usize, text: &str, chunking:
     events.write("response.content_part.done", part(text));
 }
 
-fn write_arguments(events: &mut Events, id: &str, index: usize, arguments: &str, chunking: Chunking) {
+fn write_arguments(events: &mut NumberedEvents, id: &str, index: usize, arguments: &str, chunking: Chunking) {
     for delta in split(arguments, chunking) {
         events.write_delta(
             "response.function_call_arguments.delta",

@@ -10,11 +10,11 @@
 
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
-use strict_provider::StrictProvider;
+use strict_provider::MockProvider;
 
 /// Starts a provider.
-pub(crate) async fn provider() -> StrictProvider {
-    StrictProvider::start().await.unwrap()
+pub(crate) async fn provider() -> MockProvider {
+    MockProvider::start().await.unwrap()
 }
 
 /// A Messages request of one user message.
@@ -49,7 +49,7 @@ pub(crate) fn ollama_request() -> Value {
 }
 
 /// `body` with other members set; null removes one.
-pub(crate) fn with(mut body: Value, changes: Value) -> Value {
+pub(crate) fn with_members(mut body: Value, changes: Value) -> Value {
     let members = body.as_object_mut().unwrap();
     let Value::Object(changes) = changes else { return changes };
     for (name, value) in changes {
@@ -63,13 +63,13 @@ pub(crate) fn with(mut body: Value, changes: Value) -> Value {
 }
 
 /// A call of the Messages API with its headers.
-pub(crate) fn messages_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+pub(crate) fn messages_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     versioned_messages_call(provider, body, "2023-06-01")
 }
 
 /// A call of the Messages API in a version of it.
 pub(crate) fn versioned_messages_call(
-    provider: &StrictProvider,
+    provider: &MockProvider,
     body: &Value,
     version: &str,
 ) -> RequestBuilder {
@@ -81,7 +81,7 @@ pub(crate) fn versioned_messages_call(
 }
 
 /// A call of Chat Completions with its headers.
-pub(crate) fn chat_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+pub(crate) fn chat_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     Client::new()
         .post(format!("{}/chat/completions", provider.openai_base_url()))
         .bearer_auth("key")
@@ -89,22 +89,22 @@ pub(crate) fn chat_call(provider: &StrictProvider, body: &Value) -> RequestBuild
 }
 
 /// A call of Responses with its headers.
-pub(crate) fn responses_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+pub(crate) fn responses_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     Client::new().post(format!("{}/responses", provider.openai_base_url())).bearer_auth("key").json(body)
 }
 
 /// A call of Gemini's newest models for a whole answer.
-pub(crate) fn gemini_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+pub(crate) fn gemini_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     gemini_call_of(provider, "gemini-3-test:generateContent", body)
 }
 
 /// A call of Gemini's newest models for a stream.
-pub(crate) fn gemini_stream_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+pub(crate) fn gemini_stream_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     gemini_call_of(provider, "gemini-3-test:streamGenerateContent?alt=sse", body)
 }
 
 /// A call of a Gemini model and method.
-pub(crate) fn gemini_call_of(provider: &StrictProvider, call: &str, body: &Value) -> RequestBuilder {
+pub(crate) fn gemini_call_of(provider: &MockProvider, call: &str, body: &Value) -> RequestBuilder {
     Client::new()
         .post(format!("{}/v1beta/models/{call}", provider.gemini_base_url()))
         .header("x-goog-api-key", "key")
@@ -112,26 +112,26 @@ pub(crate) fn gemini_call_of(provider: &StrictProvider, call: &str, body: &Value
 }
 
 /// A call of Ollama, which needs no key.
-pub(crate) fn ollama_call(provider: &StrictProvider, body: &Value) -> RequestBuilder {
+pub(crate) fn ollama_call(provider: &MockProvider, body: &Value) -> RequestBuilder {
     Client::new().post(format!("{}/api/chat", provider.ollama_base_url())).json(body)
 }
 
 /// The status and the JSON body of an answer.
-pub(crate) async fn answer(call: RequestBuilder) -> (u16, Value) {
+pub(crate) async fn send_json(call: RequestBuilder) -> (u16, Value) {
     let response = call.send().await.unwrap();
     let status = response.status().as_u16();
     (status, response.json().await.unwrap())
 }
 
 /// The JSON of an answer that must be a success.
-pub(crate) async fn success(call: RequestBuilder) -> Value {
-    let (status, body) = answer(call).await;
+pub(crate) async fn send_ok(call: RequestBuilder) -> Value {
+    let (status, body) = send_json(call).await;
     assert_eq!(status, 200, "{body}");
     body
 }
 
 /// What came of a stream, and whether it ended as HTTP says.
-pub(crate) async fn stream(call: RequestBuilder) -> (String, bool) {
+pub(crate) async fn send_stream(call: RequestBuilder) -> (String, bool) {
     let mut response = call.send().await.unwrap();
     assert_eq!(response.status(), 200);
     let mut text = String::new();

@@ -3,22 +3,22 @@
 use encoding_rs::{Encoding, UTF_8};
 
 /// How many bytes of a page may say how it is encoded (HTML standard, section "Determining the character encoding").
-const PRESCAN: usize = 1_024;
+const PRESCAN_BYTES: usize = 1_024;
 
 /// The text of a body. How it is encoded is told by its byte order mark, else by its content type, else by its own
 /// beginning, else it is UTF-8. What does not fit becomes U+FFFD.
 pub(crate) fn decode(bytes: &[u8], content_type: &str) -> String {
-    let told = label(content_type).and_then(encoding);
-    let encoding = told.or_else(|| declared(bytes)).unwrap_or(UTF_8);
+    let told = charset_label(content_type).and_then(encoding_for_label);
+    let encoding = told.or_else(|| declared_encoding(bytes)).unwrap_or(UTF_8);
     encoding.decode(bytes).0.into_owned()
 }
 
-fn encoding(label: &str) -> Option<&'static Encoding> {
+fn encoding_for_label(label: &str) -> Option<&'static Encoding> {
     Encoding::for_label(label.as_bytes())
 }
 
 /// What follows `charset=`.
-fn label(text: &str) -> Option<&str> {
+fn charset_label(text: &str) -> Option<&str> {
     let lower = text.to_ascii_lowercase();
     let at = lower.find("charset")? + "charset".len();
     let value = text.get(at..)?.trim_start().strip_prefix('=')?.trim_start().trim_start_matches(['"', '\'']);
@@ -26,19 +26,19 @@ fn label(text: &str) -> Option<&str> {
 }
 
 /// What a page says of itself, in a `meta` of HTML or in an XML declaration.
-fn declared(bytes: &[u8]) -> Option<&'static Encoding> {
-    let start = bytes.get(..PRESCAN.min(bytes.len()))?;
+fn declared_encoding(bytes: &[u8]) -> Option<&'static Encoding> {
+    let start = bytes.get(..PRESCAN_BYTES.min(bytes.len()))?;
     let start: String =
         start.iter().map(|byte| if byte.is_ascii() { char::from(*byte) } else { '?' }).collect();
     let lower = start.to_ascii_lowercase();
     let metas = lower.match_indices("<meta").filter_map(|(at, _)| {
         let tag = start.get(at..)?.split('>').next()?;
-        label(tag).and_then(encoding)
+        charset_label(tag).and_then(encoding_for_label)
     });
     let xml = || {
         let declaration = start.strip_prefix("<?xml")?.split("?>").next()?;
         let (_, value) = declaration.split_once("encoding=")?;
-        encoding(value.trim_matches(['"', '\'']).split(['"', '\'']).next()?)
+        encoding_for_label(value.trim_matches(['"', '\'']).split(['"', '\'']).next()?)
     };
     // Whoever could write UTF-16 there could not have been read so far.
     let found = metas.into_iter().next().or_else(xml)?;

@@ -9,46 +9,46 @@ use futures::future::BoxFuture;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, LOCATION};
 use reqwest::{Client, Response, StatusCode, Url, redirect};
 
-use super::address::special;
-use super::allowed::Allowed;
-use super::target::{NoTarget, Server, Target};
-use crate::memory_budget::{Growing, MemoryBudget, MemoryUse, NoMemory, SMALL};
-use crate::names::{self, NameError, Names};
+use super::allowlist::WebAllowlist;
+use super::ip_ranges::special_purpose;
+use super::target::{Target, TargetError, TargetHost};
+use crate::dns::{self, DnsError, DnsResolver};
+use crate::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
 
 /// How many redirects are followed.
 const MAX_REDIRECTS: usize = 5;
 
 /// How many times as large as a body it is together with what is made of it: its text, and that without its tags.
-const IN_ALL: usize = 3;
+const BODY_MEMORY_FACTOR: usize = 3;
 
 /// What servers are told of who asks.
 const USER_AGENT: &str =
     concat!("Roundhouse/", env!("CARGO_PKG_VERSION"), " (an assistant fetching for one user)");
 
 /// What is asked for.
-const ACCEPTED: &str =
+const ACCEPTED_TYPES: &str =
     "text/html, application/xhtml+xml, text/*, application/json, application/xml;q=0.9, */*;q=0.1";
 
 /// What a fetch may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct FetchLimits {
     /// Until a server accepts a connection.
-    pub(crate) connect: Duration,
+    pub(crate) connect_timeout: Duration,
     /// Without a byte from the server.
-    pub(crate) idle: Duration,
+    pub(crate) idle_timeout: Duration,
     /// For all of it, redirects included.
-    pub(crate) whole: Duration,
+    pub(crate) total_timeout: Duration,
     /// Bytes of the body; what is beyond is not read.
-    pub(crate) body: usize,
+    pub(crate) max_body_bytes: usize,
 }
 
-impl Default for Limits {
+impl Default for FetchLimits {
     fn default() -> Self {
         Self {
-            connect: Duration::from_secs(10),
-            idle: Duration::from_secs(10),
-            whole: Duration::from_secs(30),
-            body: 5 * 1024 * 1024,
+            connect_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(10),
+            total_timeout: Duration::from_secs(30),
+            max_body_bytes: 5 * 1024 * 1024,
         }
     }
 }
@@ -56,22 +56,22 @@ impl Default for Limits {
 /// Finds the addresses of names.
 pub(crate) trait Resolver: Send + Sync {
     /// All addresses of `name`, with this port.
-    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, NameError>>;
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, DnsError>>;
 }
 
-impl Resolver for Names {
-    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, NameError>> {
+impl Resolver for DnsResolver {
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, DnsError>> {
         Box::pin(async move { self.addresses(name, port).await })
     }
 }
 
 /// Asks for pages, of public servers and of those that the configuration allows.
 #[derive(Clone)]
-pub(crate) struct Web {
+pub(crate) struct WebClient {
     resolver: Arc<dyn Resolver>,
-    allowed: Arc<Allowed>,
-    limits: Limits,
-    memory: MemoryBudget,
+    allowlist: Arc<WebAllowlist>,
+    limits: FetchLimits,
+    memory_budget: MemoryBudget,
 }
 
 /// A server's answer, whatever its status.
@@ -93,16 +93,16 @@ pub(crate) struct Body {
     /// The bytes.
     pub(crate) bytes: Vec<u8>,
     /// Whether that is all.
-    pub(crate) is_whole: bool,
+    pub(crate) is_complete: bool,
     /// The memory of it and of what is made of it.
-    _memory: Option<Growing>,
+    _memory: Option<GrowingReservation>,
 }
 
 /// Why a body could not be read.
 #[derive(Debug)]
 pub(crate) enum BodyError {
     /// The connection broke, or was silent for too long.
-    Broken(reqwest::Error),
+    Transport(reqwest::Error),
     /// It is large, and other large ones are being read.
     NoMemory(NoMemory),
 }
@@ -112,10 +112,10 @@ pub(crate) enum BodyError {
 pub(crate) enum FetchError {
     /// An address that is never asked.
     #[error(transparent)]
-    Target(#[from] NoTarget),
+    Target(#[from] TargetError),
     /// A redirect to one.
     #[error("the server redirects to an address that is not fetched: {0}")]
-    Redirect(NoTarget),
+    Redirect(TargetError),
     /// It is not on the public internet.
     #[error(
         "`{host}` is not on the public internet ({what}), so it is not fetched. Only who runs this service can allow \
@@ -142,7 +142,7 @@ pub(crate) enum FetchError {
     #[error("the server redirects more than {MAX_REDIRECTS} times")]
     TooManyRedirects,
     /// Nothing readable.
-    #[error("this is {content_type}{}: only text, HTML, JSON and XML are read", told_size(*.size))]
+    #[error("this is {content_type}{}: only text, HTML, JSON and XML are read", size_suffix(*.size))]
     NotText {
         /// What it is.
         content_type: String,
@@ -162,10 +162,10 @@ pub(crate) enum FetchError {
     },
     /// No byte in time.
     #[error("the server sent nothing for {} s, so it was given up", .0.as_secs_f32())]
-    Silent(Duration),
+    IdleTimeout(Duration),
     /// Not all of it in time.
     #[error("the page was not there within {} s, so it was given up", .0.as_secs_f32())]
-    Deadline(Duration),
+    TotalTimeout(Duration),
     /// It is large, and other large ones are being read.
     #[error("the page is not read: {0}")]
     NoMemory(NoMemory),
@@ -174,19 +174,26 @@ pub(crate) enum FetchError {
     Connection(String),
 }
 
-fn told_size(size: Option<u64>) -> String {
+fn size_suffix(size: Option<u64>) -> String {
     size.map(|size| format!(" of {size} bytes")).unwrap_or_default()
 }
 
-impl Web {
+impl WebClient {
     /// One that uses the machine's own resolver.
-    pub(crate) fn new(allowed: Allowed, memory: MemoryBudget) -> Self {
-        Self { memory, ..Self::with(Arc::new(names::OF_PAGES.clone()), allowed, Limits::default()) }
+    pub(crate) fn new(allowed: WebAllowlist, memory: MemoryBudget) -> Self {
+        Self {
+            memory_budget: memory,
+            ..Self::with_resolver(Arc::new(dns::PAGE_RESOLVER.clone()), allowed, FetchLimits::default())
+        }
     }
 
     /// One with all that it works with.
-    pub(crate) fn with(resolver: Arc<dyn Resolver>, allowed: Allowed, limits: Limits) -> Self {
-        Self { resolver, allowed: Arc::new(allowed), limits, memory: MemoryBudget::default() }
+    pub(crate) fn with_resolver(
+        resolver: Arc<dyn Resolver>,
+        allowed: WebAllowlist,
+        limits: FetchLimits,
+    ) -> Self {
+        Self { resolver, allowlist: Arc::new(allowed), limits, memory_budget: MemoryBudget::default() }
     }
 
     /// The page at an address.
@@ -194,46 +201,54 @@ impl Web {
     /// # Errors
     /// There is none that may be read; a status that tells of an error is not one.
     pub(crate) async fn fetch(&self, target: Target) -> Result<Page, FetchError> {
-        let whole = self.limits.whole;
-        tokio::time::timeout(whole, self.follow(target)).await.map_err(|_| FetchError::Deadline(whole))?
+        let whole = self.limits.total_timeout;
+        tokio::time::timeout(whole, self.fetch_following_redirects(target))
+            .await
+            .map_err(|_| FetchError::TotalTimeout(whole))?
     }
 
-    async fn follow(&self, mut target: Target) -> Result<Page, FetchError> {
+    async fn fetch_following_redirects(&self, mut target: Target) -> Result<Page, FetchError> {
         for _ in 0..=MAX_REDIRECTS {
-            let response = self.ask(&target).await?;
-            match redirect(&target, &response)? {
+            let response = self.send_request(&target).await?;
+            match redirect_target(&target, &response)? {
                 Some(next) => target = next,
-                None => return self.read(response).await,
+                None => return self.read_page(response).await,
             }
         }
         Err(FetchError::TooManyRedirects)
     }
 
-    async fn ask(&self, target: &Target) -> Result<Response, FetchError> {
-        let addresses = self.judged(target).await?;
-        let client = self.client(target, addresses).await?;
-        let request = client.get(target.url().clone()).header(ACCEPT, ACCEPTED);
-        request.header(ACCEPT_ENCODING, "identity").send().await.map_err(|error| self.failed(target, &error))
+    async fn send_request(&self, target: &Target) -> Result<Response, FetchError> {
+        let addresses = self.resolve_permitted(target).await?;
+        let client = self.build_client(target, addresses).await?;
+        let request = client.get(target.url().clone()).header(ACCEPT, ACCEPTED_TYPES);
+        request
+            .header(ACCEPT_ENCODING, "identity")
+            .send()
+            .await
+            .map_err(|error| self.request_error(target, &error))
     }
 
     /// The addresses of a server, all of which may be connected to.
-    async fn judged(&self, target: &Target) -> Result<Vec<SocketAddr>, FetchError> {
+    async fn resolve_permitted(&self, target: &Target) -> Result<Vec<SocketAddr>, FetchError> {
         let port = target.port();
-        let (host, addresses, by_name) = match target.server() {
-            Server::Address(address) => (address.to_string(), vec![SocketAddr::new(address, port)], false),
-            Server::Name(name) => {
+        let (host, addresses, by_name) = match target.host() {
+            TargetHost::Address(address) => {
+                (address.to_string(), vec![SocketAddr::new(address, port)], false)
+            }
+            TargetHost::Name(name) => {
                 let no_address = |reason: String| FetchError::NoAddress { host: name.to_owned(), reason };
                 let resolved = self.resolver.resolve(name, port).await;
                 let addresses = resolved.map_err(|error| no_address(error.to_string()))?;
                 if addresses.is_empty() {
                     return Err(no_address("it has no address".into()));
                 }
-                (name.to_owned(), addresses, self.allowed.has_name(name, port))
+                (name.to_owned(), addresses, self.allowlist.allows_name(name, port))
             }
         };
         let refused = |address: &SocketAddr| {
-            let may = by_name || self.allowed.has_address(*address);
-            if may { None } else { special(address.ip()) }
+            let may = by_name || self.allowlist.allows_address(*address);
+            if may { None } else { special_purpose(address.ip()) }
         };
         match addresses.iter().find_map(refused) {
             Some(what) => Err(FetchError::NotPublic { host, what }),
@@ -243,7 +258,7 @@ impl Web {
 
     /// A client for one hop, which knows no other addresses. It is not kept: an idle engine has neither connections
     /// nor TLS roots in memory.
-    async fn client(&self, target: &Target, addresses: Vec<SocketAddr>) -> Result<Client, FetchError> {
+    async fn build_client(&self, target: &Target, addresses: Vec<SocketAddr>) -> Result<Client, FetchError> {
         let mut client = Client::builder()
             .user_agent(USER_AGENT)
             .no_proxy()
@@ -251,18 +266,18 @@ impl Web {
             .retry(reqwest::retry::never())
             .referer(false)
             .pool_max_idle_per_host(0)
-            .connect_timeout(self.limits.connect)
-            .read_timeout(self.limits.idle);
-        if let Server::Name(name) = target.server() {
+            .connect_timeout(self.limits.connect_timeout)
+            .read_timeout(self.limits.idle_timeout);
+        if let TargetHost::Name(name) = target.host() {
             client = client.resolve_to_addrs(name, &addresses);
         }
         // It reads the machine's TLS roots from files.
         let built = tokio::task::spawn_blocking(move || client.build()).await;
         let built = built.map_err(|error| FetchError::Connection(error.to_string()))?;
-        built.map_err(|error| FetchError::Connection(chain(&error)))
+        built.map_err(|error| FetchError::Connection(error_chain(&error)))
     }
 
-    async fn read(&self, response: Response) -> Result<Page, FetchError> {
+    async fn read_page(&self, response: Response) -> Result<Page, FetchError> {
         let header =
             |name| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let encoding = header(CONTENT_ENCODING);
@@ -276,28 +291,30 @@ impl Web {
             return Err(FetchError::NotText { content_type, size });
         }
         let (url, status) = (response.url().clone(), response.status());
-        let body = read_large_body(response, self.limits.body, &self.memory).await;
+        let body = read_large_body(response, self.limits.max_body_bytes, &self.memory_budget).await;
         let body = body.map_err(|error| match error {
-            BodyError::Broken(error) if error.is_timeout() => FetchError::Silent(self.limits.idle),
-            BodyError::Broken(error) => FetchError::Connection(chain(&error)),
+            BodyError::Transport(error) if error.is_timeout() => {
+                FetchError::IdleTimeout(self.limits.idle_timeout)
+            }
+            BodyError::Transport(error) => FetchError::Connection(error_chain(&error)),
             BodyError::NoMemory(reason) => FetchError::NoMemory(reason),
         })?;
         Ok(Page { url, status, content_type, body })
     }
 
-    fn failed(&self, target: &Target, error: &reqwest::Error) -> FetchError {
-        let Limits { connect, idle, .. } = self.limits;
+    fn request_error(&self, target: &Target, error: &reqwest::Error) -> FetchError {
+        let FetchLimits { connect_timeout: connect, idle_timeout: idle, .. } = self.limits;
         let host = target.url().host_str().unwrap_or_default().to_owned();
         match (error.is_timeout(), error.is_connect()) {
             (true, true) => FetchError::ConnectTimeout { host, after: connect },
-            (true, false) => FetchError::Silent(idle),
-            (false, _) => FetchError::Connection(chain(error)),
+            (true, false) => FetchError::IdleTimeout(idle),
+            (false, _) => FetchError::Connection(error_chain(error)),
         }
     }
 }
 
 /// Where an answer sends us, if it does.
-fn redirect(target: &Target, response: &Response) -> Result<Option<Target>, FetchError> {
+fn redirect_target(target: &Target, response: &Response) -> Result<Option<Target>, FetchError> {
     let follows = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
     let Some(location) = response.headers().get(LOCATION).filter(|_| follows) else { return Ok(None) };
     let location = String::from_utf8_lossy(location.as_bytes());
@@ -314,11 +331,11 @@ pub(crate) async fn read_body(mut response: Response, max: usize) -> Result<Body
     while let Some(chunk) = response.chunk().await? {
         if bytes.len() + chunk.len() > max {
             bytes.extend(chunk.iter().take(max - bytes.len()));
-            return Ok(Body { bytes, is_whole: false, _memory: None });
+            return Ok(Body { bytes, is_complete: false, _memory: None });
         }
         bytes.extend_from_slice(&chunk);
     }
-    Ok(Body { bytes, is_whole: true, _memory: None })
+    Ok(Body { bytes, is_complete: true, _memory: None })
 }
 
 /// Reads the first `max` bytes of a body. What is large waits for its memory, and keeps the server waiting: at one go where
@@ -330,18 +347,22 @@ pub(crate) async fn read_large_body(
 ) -> Result<Body, BodyError> {
     let told =
         response.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or(0).min(max);
-    let (mut bytes, mut reserved) = (Vec::new(), memory.growing(MemoryUse::Tools));
-    while let Some(chunk) = response.chunk().await.map_err(BodyError::Broken)? {
+    let (mut bytes, mut reserved) = (Vec::new(), memory.growing_reservation(MemoryUse::Tools));
+    while let Some(chunk) = response.chunk().await.map_err(BodyError::Transport)? {
         let length = bytes.len().saturating_add(chunk.len()).min(max);
-        let in_all = if length > SMALL { length.max(told).saturating_mul(IN_ALL) } else { length };
-        reserved.grow(in_all).await.map_err(BodyError::NoMemory)?;
+        let in_all = if length > MAX_UNCOUNTED_BYTES {
+            length.max(told).saturating_mul(BODY_MEMORY_FACTOR)
+        } else {
+            length
+        };
+        reserved.grow_to(in_all).await.map_err(BodyError::NoMemory)?;
         if bytes.len() + chunk.len() > max {
             bytes.extend(chunk.iter().take(max - bytes.len()));
-            return Ok(Body { bytes, is_whole: false, _memory: Some(reserved) });
+            return Ok(Body { bytes, is_complete: false, _memory: Some(reserved) });
         }
         bytes.extend_from_slice(&chunk);
     }
-    Ok(Body { bytes, is_whole: true, _memory: Some(reserved) })
+    Ok(Body { bytes, is_complete: true, _memory: Some(reserved) })
 }
 
 /// A content type without its parameters.
@@ -362,7 +383,7 @@ fn is_text(media_type: &str) -> bool {
 }
 
 /// An error with its causes, which alone tell what happened on a connection.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

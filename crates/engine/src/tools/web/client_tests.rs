@@ -2,29 +2,34 @@ use std::process::Command;
 
 use futures::FutureExt as _;
 
-use super::super::rig::{Act, Names, Server, answer, redirect};
+use super::super::fixture::{FakeResolver, ServerAction, TestServer, http_answer, redirect_answer};
 use super::*;
-use crate::memory_budget::{MemoryBudget, MemoryUse, SMALL};
-use crate::testing::within;
+use crate::memory_budget::{MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse};
+use crate::testing::with_deadline;
 
-fn limits() -> Limits {
-    Limits { whole: Duration::from_secs(10), ..Limits::default() }
+fn limits() -> FetchLimits {
+    FetchLimits { total_timeout: Duration::from_secs(10), ..FetchLimits::default() }
 }
 
 /// Fetches with these names, where `allowed` may be reached.
-async fn fetch_with(names: Arc<Names>, allowed: &str, limits: Limits, url: &str) -> Result<Page, String> {
-    let web = Web::with(names, Allowed::parse(allowed).unwrap(), limits);
+async fn fetch_with(
+    names: Arc<FakeResolver>,
+    allowed: &str,
+    limits: FetchLimits,
+    url: &str,
+) -> Result<Page, String> {
+    let web = WebClient::with_resolver(names, WebAllowlist::parse(allowed).unwrap(), limits);
     let target = Target::parse(url).map_err(|error| error.to_string())?;
-    within(web.fetch(target)).await.map_err(|error| error.to_string())
+    with_deadline(web.fetch(target)).await.map_err(|error| error.to_string())
 }
 
 /// Fetches where all of 127.0.0.1 may be reached.
-async fn fetch(limits: Limits, url: &str) -> Result<Page, String> {
+async fn fetch(limits: FetchLimits, url: &str) -> Result<Page, String> {
     fetch_with(Arc::default(), "127.0.0.1", limits, url).await
 }
 
 fn html(body: &str) -> Vec<u8> {
-    answer("200 OK", "text/html", body)
+    http_answer("200 OK", "text/html", body)
 }
 
 fn check(result: &Result<Page, String>, reason: &str) {
@@ -36,10 +41,10 @@ fn check(result: &Result<Page, String>, reason: &str) {
 
 #[tokio::test]
 async fn a_page_is_fetched() {
-    let server = Server::sends(html("hello")).await;
+    let server = TestServer::responding(html("hello")).await;
     let page = fetch(limits(), &server.url()).await.unwrap();
     assert_eq!(
-        (page.status.as_u16(), page.body.bytes.as_slice(), page.body.is_whole),
+        (page.status.as_u16(), page.body.bytes.as_slice(), page.body.is_complete),
         (200, &b"hello"[..], true)
     );
     let request = server.requests().remove(0).to_ascii_lowercase();
@@ -54,14 +59,14 @@ async fn a_page_is_fetched() {
 
 #[tokio::test]
 async fn an_error_of_the_server_is_a_page_too() {
-    let server = Server::sends(answer("404 Not Found", "text/html", "gone")).await;
+    let server = TestServer::responding(http_answer("404 Not Found", "text/html", "gone")).await;
     assert_eq!(fetch(limits(), &server.url()).await.unwrap().status.as_u16(), 404);
 }
 
 /// Ways to name an address that is not public. Nothing listens there; none is connected to.
 #[tokio::test]
 async fn no_form_of_a_special_address_is_connected_to() {
-    let server = Server::sends(html("secret")).await;
+    let server = TestServer::responding(html("secret")).await;
     let port = server.address.port();
     let hosts = [
         "127.0.0.1",
@@ -115,7 +120,7 @@ async fn no_form_of_a_special_address_is_connected_to() {
 
 #[tokio::test]
 async fn a_name_that_leads_inside_is_refused_also_if_only_one_of_its_addresses_does() {
-    let server = Server::sends(html("secret")).await;
+    let server = TestServer::responding(html("secret")).await;
     let answers: [&[&str]; 6] = [
         &["127.0.0.1"],
         &["93.184.216.34", "127.0.0.1"],
@@ -125,7 +130,7 @@ async fn a_name_that_leads_inside_is_refused_also_if_only_one_of_its_addresses_d
         &["93.184.216.34", "1.1.1.1", "169.254.169.254"],
     ];
     for answer in answers {
-        let names = Arc::new(Names::default().with("evil.example", &[answer]));
+        let names = Arc::new(FakeResolver::default().with_name("evil.example", &[answer]));
         let url = format!("http://evil.example:{}/", server.address.port());
         check(&fetch_with(names, "", limits(), &url).await, "`evil.example` is not on the public internet");
     }
@@ -134,11 +139,11 @@ async fn a_name_that_leads_inside_is_refused_also_if_only_one_of_its_addresses_d
 
 #[tokio::test]
 async fn the_machines_own_names_are_judged() {
-    let server = Server::sends(html("secret")).await;
-    let web = Web::new(Allowed::default(), MemoryBudget::default());
+    let server = TestServer::responding(html("secret")).await;
+    let web = WebClient::new(WebAllowlist::default(), MemoryBudget::default());
     for host in ["localhost", "LOCALHOST"] {
         let target = Target::parse(&format!("http://{host}:{}/", server.address.port())).unwrap();
-        let error = within(web.fetch(target)).await.unwrap_err();
+        let error = with_deadline(web.fetch(target)).await.unwrap_err();
         assert!(matches!(error, FetchError::NotPublic { what: "loopback", .. }), "{error}");
     }
     assert_eq!(server.connections(), 0);
@@ -146,7 +151,7 @@ async fn the_machines_own_names_are_judged() {
 
 #[tokio::test]
 async fn a_redirect_is_judged_like_any_address() {
-    let inside = Server::sends(html("secret")).await;
+    let inside = TestServer::responding(html("secret")).await;
     let port = inside.address.port();
     let places = [
         format!("http://127.0.0.2:{port}/"),
@@ -158,8 +163,8 @@ async fn a_redirect_is_judged_like_any_address() {
     ];
     for place in places {
         for status in ["301 x", "302 x", "303 x", "307 x", "308 x"] {
-            let server = Server::sends(redirect(status, &place)).await;
-            let names = Arc::new(Names::default().with("inside.example", &[&["127.0.0.2"]]));
+            let server = TestServer::responding(redirect_answer(status, &place)).await;
+            let names = Arc::new(FakeResolver::default().with_name("inside.example", &[&["127.0.0.2"]]));
             let allowed = server.address.to_string();
             let result = fetch_with(names, &allowed, limits(), &server.url()).await;
             check(&result, "is not on the public internet");
@@ -172,7 +177,7 @@ async fn a_redirect_is_judged_like_any_address() {
         ("http://[::1", "no web address"),
     ];
     for (place, reason) in elsewhere {
-        let server = Server::sends(redirect("302 x", place)).await;
+        let server = TestServer::responding(redirect_answer("302 x", place)).await;
         check(&fetch(limits(), &server.url()).await, reason);
     }
     assert_eq!(inside.connections(), 0);
@@ -180,13 +185,13 @@ async fn a_redirect_is_judged_like_any_address() {
 
 #[tokio::test]
 async fn redirects_are_followed_and_have_an_end() {
-    let server = Server::at("127.0.0.1:0", |request| {
+    let server = TestServer::start_at("127.0.0.1:0", |request| {
         let count: usize =
             request.strip_prefix("GET /").and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap();
-        vec![Act::Send(if count == 0 {
+        vec![ServerAction::Send(if count == 0 {
             html("there")
         } else {
-            redirect("302 x", &format!("/{}", count - 1))
+            redirect_answer("302 x", &format!("/{}", count - 1))
         })]
     })
     .await;
@@ -199,7 +204,7 @@ async fn redirects_are_followed_and_have_an_end() {
 fn a_redirect_never_leaves_https() {
     let sent = |from: &str, to: &str| {
         let response = http_response(to);
-        super::redirect(&Target::parse(from).unwrap(), &response)
+        super::redirect_target(&Target::parse(from).unwrap(), &response)
     };
     let downgrade = sent("https://example.org/", "http://example.org/");
     assert!(matches!(downgrade, Err(FetchError::Downgrade(_))), "{downgrade:?}");
@@ -218,22 +223,25 @@ fn http_response(location: &str) -> Response {
 /// Between the check and the connection a name is not asked for again.
 #[tokio::test]
 async fn what_was_checked_is_what_is_connected_to() {
-    let outside = Server::at("127.0.0.1:0", |request| {
-        vec![Act::Send(if request.starts_with("GET /again") {
-            redirect("302 x", "/more")
+    let outside = TestServer::start_at("127.0.0.1:0", |request| {
+        vec![ServerAction::Send(if request.starts_with("GET /again") {
+            redirect_answer("302 x", "/more")
         } else {
             html("outside")
         })]
     })
     .await;
     let port = outside.address.port();
-    let inside = Server::at(&format!("127.0.0.2:{port}"), |_| vec![Act::Send(html("secret"))]).await;
-    let rebinding = || Arc::new(Names::default().with("evil.example", &[&["127.0.0.1"], &["127.0.0.2"]]));
+    let inside =
+        TestServer::start_at(&format!("127.0.0.2:{port}"), |_| vec![ServerAction::Send(html("secret"))])
+            .await;
+    let rebinding =
+        || Arc::new(FakeResolver::default().with_name("evil.example", &[&["127.0.0.1"], &["127.0.0.2"]]));
 
     let names = rebinding();
     let url = format!("http://evil.example:{port}/");
     let page = fetch_with(Arc::clone(&names), "127.0.0.1", limits(), &url).await.unwrap();
-    assert_eq!((page.body.bytes.as_slice(), names.asked()), (&b"outside"[..], 1));
+    assert_eq!((page.body.bytes.as_slice(), names.lookups()), (&b"outside"[..], 1));
     assert!(outside.requests()[0].to_ascii_lowercase().contains(&format!("host: evil.example:{port}\r\n")));
 
     let url = format!("http://evil.example:{port}/again");
@@ -242,7 +250,7 @@ async fn what_was_checked_is_what_is_connected_to() {
         &fetch_with(Arc::clone(&names), "127.0.0.1", limits(), &url).await,
         "is not on the public internet",
     );
-    assert_eq!((names.asked(), inside.connections()), (2, 0));
+    assert_eq!((names.lookups(), inside.connections()), (2, 0));
 }
 
 /// The name is in the open in the first message of TLS (RFC 6066).
@@ -250,7 +258,7 @@ async fn what_was_checked_is_what_is_connected_to() {
 async fn a_secure_server_is_asked_for_by_its_name() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://wiki.internal:{}/", listener.local_addr().unwrap().port());
-    let names = Arc::new(Names::default().with("wiki.internal", &[&["127.0.0.1"]]));
+    let names = Arc::new(FakeResolver::default().with_name("wiki.internal", &[&["127.0.0.1"]]));
     let hello = async {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut hello = vec![0; 4_096];
@@ -264,9 +272,9 @@ async fn a_secure_server_is_asked_for_by_its_name() {
 
 #[tokio::test]
 async fn the_configuration_allows_names_addresses_and_ports() {
-    let server = Server::sends(html("wiki")).await;
+    let server = TestServer::responding(html("wiki")).await;
     let port = server.address.port();
-    let names = Arc::new(Names::default().with("wiki.internal", &[&["127.0.0.1"]]));
+    let names = Arc::new(FakeResolver::default().with_name("wiki.internal", &[&["127.0.0.1"]]));
     let url = format!("http://wiki.internal:{port}/");
     for allowed in
         ["wiki.internal", &format!("wiki.internal:{port}"), "127.0.0.0/8", &format!("127.0.0.1:{port}")]
@@ -283,7 +291,7 @@ async fn the_configuration_allows_names_addresses_and_ports() {
 
 #[tokio::test]
 async fn a_name_without_addresses_says_so() {
-    let names = Arc::new(Names::default().with("empty.example", &[&[]]));
+    let names = Arc::new(FakeResolver::default().with_name("empty.example", &[&[]]));
     check(&fetch_with(Arc::clone(&names), "", limits(), "http://empty.example/").await, "it has no address");
     check(&fetch_with(names, "", limits(), "http://other.example/").await, "no such name");
 }
@@ -306,15 +314,18 @@ const SHORT: Duration = Duration::from_millis(300);
 #[tokio::test]
 async fn a_server_that_says_nothing_is_given_up() {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";
-    let silent: [Vec<Act>; 4] = [
-        vec![Act::Hang],
-        vec![Act::Send(head.into()), Act::Hang],
-        vec![Act::Send(format!("{head}Content-Length: 9\r\n\r\n").into()), Act::Hang],
-        vec![Act::Send(format!("{head}Content-Length: 9\r\n\r\nabc").into()), Act::Hang],
+    let silent: [Vec<ServerAction>; 4] = [
+        vec![ServerAction::Hang],
+        vec![ServerAction::Send(head.into()), ServerAction::Hang],
+        vec![ServerAction::Send(format!("{head}Content-Length: 9\r\n\r\n").into()), ServerAction::Hang],
+        vec![ServerAction::Send(format!("{head}Content-Length: 9\r\n\r\nabc").into()), ServerAction::Hang],
     ];
     for acts in silent {
-        let server = Server::start(acts).await;
-        check(&fetch(Limits { idle: SHORT, ..limits() }, &server.url()).await, "sent nothing for 0.3 s");
+        let server = TestServer::start(acts).await;
+        check(
+            &fetch(FetchLimits { idle_timeout: SHORT, ..limits() }, &server.url()).await,
+            "sent nothing for 0.3 s",
+        );
     }
 }
 
@@ -322,17 +333,20 @@ async fn a_server_that_says_nothing_is_given_up() {
 async fn a_server_that_drips_is_given_up() {
     let pause = Duration::from_millis(20);
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";
-    let slow: [Vec<Act>; 3] = [
-        vec![Act::Send(b"HTTP/1.1 200 OK\r\nX-Slow: ".to_vec()), Act::Repeat(b"x".to_vec(), pause)],
-        vec![Act::Send(format!("{head}\r\n").into()), Act::Repeat(b"x".to_vec(), pause)],
+    let slow: [Vec<ServerAction>; 3] = [
         vec![
-            Act::Send(format!("{head}Content-Length: 9999\r\n\r\n").into()),
-            Act::Repeat(b"x".to_vec(), pause),
+            ServerAction::Send(b"HTTP/1.1 200 OK\r\nX-Slow: ".to_vec()),
+            ServerAction::Repeat(b"x".to_vec(), pause),
+        ],
+        vec![ServerAction::Send(format!("{head}\r\n").into()), ServerAction::Repeat(b"x".to_vec(), pause)],
+        vec![
+            ServerAction::Send(format!("{head}Content-Length: 9999\r\n\r\n").into()),
+            ServerAction::Repeat(b"x".to_vec(), pause),
         ],
     ];
     for acts in slow {
-        let server = Server::start(acts).await;
-        let result = fetch(Limits { whole: SHORT, ..limits() }, &server.url()).await;
+        let server = TestServer::start(acts).await;
+        let result = fetch(FetchLimits { total_timeout: SHORT, ..limits() }, &server.url()).await;
         check(&result, "was not there within 0.3 s");
     }
 }
@@ -348,7 +362,8 @@ async fn a_server_that_accepts_nobody_is_given_up() {
     while let Ok(Ok(stream)) = tokio::time::timeout(SHORT, tokio::net::TcpStream::connect(address)).await {
         waiting.push(stream);
     }
-    let result = fetch(Limits { connect: SHORT, ..limits() }, &format!("http://{address}/")).await;
+    let result =
+        fetch(FetchLimits { connect_timeout: SHORT, ..limits() }, &format!("http://{address}/")).await;
     check(&result, "did not accept a connection within 0.3 s");
 }
 
@@ -358,42 +373,55 @@ async fn a_fetch_that_is_cancelled_lets_go_of_the_server() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let fetching = tokio::spawn(async move { fetch(limits(), &url).await });
-    let (mut stream, _) = within(listener.accept()).await.unwrap();
+    let (mut stream, _) = with_deadline(listener.accept()).await.unwrap();
     let mut request = [0; 4_096];
-    assert!(within(tokio::io::AsyncReadExt::read(&mut stream, &mut request)).await.unwrap() > 0);
+    assert!(with_deadline(tokio::io::AsyncReadExt::read(&mut stream, &mut request)).await.unwrap() > 0);
     fetching.abort();
-    assert_eq!(within(tokio::io::AsyncReadExt::read(&mut stream, &mut request)).await.unwrap(), 0);
+    assert_eq!(with_deadline(tokio::io::AsyncReadExt::read(&mut stream, &mut request)).await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn a_body_without_end_is_cut() {
     let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n".to_vec();
-    let server = Server::start(vec![Act::Send(head), Act::Repeat(vec![b'x'; 65_536], Duration::ZERO)]).await;
+    let server = TestServer::start(vec![
+        ServerAction::Send(head),
+        ServerAction::Repeat(vec![b'x'; 65_536], Duration::ZERO),
+    ])
+    .await;
     let page = fetch(limits(), &server.url()).await.unwrap();
-    assert_eq!((page.body.bytes.len(), page.body.is_whole), (Limits::default().body, false));
+    assert_eq!(
+        (page.body.bytes.len(), page.body.is_complete),
+        (FetchLimits::default().max_body_bytes, false)
+    );
 }
 
 #[tokio::test]
 async fn headers_without_end_are_refused() {
     let head = b"HTTP/1.1 200 OK\r\n".to_vec();
-    let server =
-        Server::start(vec![Act::Send(head), Act::Repeat(b"X-Y: z\r\n".repeat(1_000), Duration::ZERO)]).await;
+    let server = TestServer::start(vec![
+        ServerAction::Send(head),
+        ServerAction::Repeat(b"X-Y: z\r\n".repeat(1_000), Duration::ZERO),
+    ])
+    .await;
     check(&fetch(limits(), &server.url()).await, "the connection to the server failed");
 }
 
 #[tokio::test]
 async fn a_server_that_lies_or_crashes_is_told() {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n";
-    let broken: [Vec<Act>; 6] = [
-        vec![Act::Send(format!("{head}Content-Length: 99\r\n\r\nshort").into())],
-        vec![Act::Send(format!("{head}Content-Length: 99\r\n\r\nshort").into()), Act::Crash],
-        vec![Act::Send(format!("{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n").into())],
-        vec![Act::Send(format!("{head}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n").into())],
-        vec![Act::Crash],
-        vec![Act::Send(b"SSH-2.0-OpenSSH_9.9\r\n".to_vec())],
+    let broken: [Vec<ServerAction>; 6] = [
+        vec![ServerAction::Send(format!("{head}Content-Length: 99\r\n\r\nshort").into())],
+        vec![
+            ServerAction::Send(format!("{head}Content-Length: 99\r\n\r\nshort").into()),
+            ServerAction::Reset,
+        ],
+        vec![ServerAction::Send(format!("{head}Transfer-Encoding: chunked\r\n\r\nzz\r\n").into())],
+        vec![ServerAction::Send(format!("{head}Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n").into())],
+        vec![ServerAction::Reset],
+        vec![ServerAction::Send(b"SSH-2.0-OpenSSH_9.9\r\n".to_vec())],
     ];
     for acts in broken {
-        let server = Server::start(acts.clone()).await;
+        let server = TestServer::start(acts.clone()).await;
         let result = fetch(limits(), &server.url()).await;
         assert!(
             result.as_ref().is_err_and(|error| error.contains("the connection to the server failed")),
@@ -401,26 +429,26 @@ async fn a_server_that_lies_or_crashes_is_told() {
         );
     }
     // More than was said is not read.
-    let server = Server::sends(format!("{head}Content-Length: 3\r\n\r\nabcdef")).await;
+    let server = TestServer::responding(format!("{head}Content-Length: 3\r\n\r\nabcdef")).await;
     assert_eq!(fetch(limits(), &server.url()).await.unwrap().body.bytes, b"abc");
 }
 
 #[tokio::test]
 async fn a_compressed_answer_is_not_unpacked() {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc";
-    let server = Server::sends(head).await;
+    let server = TestServer::responding(head).await;
     check(&fetch(limits(), &server.url()).await, "compressed (`gzip`)");
 }
 
 #[tokio::test]
 async fn what_is_no_text_is_refused_with_its_type_and_size() {
     for kind in ["image/png", "application/pdf", "application/octet-stream", "image/svg+xml", "nonsense"] {
-        let server = Server::sends(answer("200 OK", kind, "12345")).await;
+        let server = TestServer::responding(http_answer("200 OK", kind, "12345")).await;
         check(&fetch(limits(), &server.url()).await, &format!("this is {kind} of 5 bytes"));
     }
     for kind in ["text/csv", "application/json; charset=utf-8", "application/ld+json", "APPLICATION/XML", ""]
     {
-        let server = Server::sends(answer("200 OK", kind, "12345")).await;
+        let server = TestServer::responding(http_answer("200 OK", kind, "12345")).await;
         assert_eq!(fetch(limits(), &server.url()).await.unwrap().content_type, kind);
     }
 }
@@ -429,12 +457,12 @@ async fn what_is_no_text_is_refused_with_its_type_and_size() {
 async fn a_page_that_comes_slowly_holds_the_memory_of_what_has_come() {
     let memory = MemoryBudget::default();
     let mut begin = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n".to_vec();
-    begin.extend(vec![b'x'; 2 * SMALL]);
-    let server = Server::start(vec![Act::Send(begin), Act::Hang]).await;
-    let web = Web::new(Allowed::parse("127.0.0.1").unwrap(), memory.clone());
+    begin.extend(vec![b'x'; 2 * MAX_UNCOUNTED_BYTES]);
+    let server = TestServer::start(vec![ServerAction::Send(begin), ServerAction::Hang]).await;
+    let web = WebClient::new(WebAllowlist::parse("127.0.0.1").unwrap(), memory.clone());
     let target = Target::parse(&server.url()).unwrap();
     let fetching = tokio::spawn(async move { web.fetch(target).await.map(drop) });
-    within(async {
+    with_deadline(async {
         while memory.reserve(MemoryUse::Tools, usize::MAX).now_or_never().is_some() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -9,16 +9,16 @@ use html5gum::emitters::callback::{CallbackEmitter, CallbackEvent};
 use html5gum::{Span, Tokenizer};
 use reqwest::Url;
 
-use super::markdown::Markdown;
+use super::markdown::MarkdownWriter;
 
 /// The longest title, in characters.
-const MAX_TITLE: usize = 300;
+const MAX_TITLE_CHARS: usize = 300;
 /// The longest address of a link that is shown, in bytes.
-const MAX_LINK: usize = 500;
+const MAX_LINK_URL_BYTES: usize = 500;
 /// How much text a link may have, in bytes: one that nobody closes does not swallow the page.
-const MAX_LINK_TEXT: usize = 1_000;
+const MAX_LINK_TEXT_BYTES: usize = 1_000;
 /// How deep lists are followed.
-const MAX_LISTS: usize = 100;
+const MAX_LIST_DEPTH: usize = 100;
 
 /// What was read of a page.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub(crate) struct Document {
 
 /// Reads a page. `url` is where it was; `max` is about how many bytes of text are made at most.
 pub(crate) fn read_html(html: &str, url: &Url, max: usize) -> Document {
-    let mut reader = Reader::new(url, max);
+    let mut reader = HtmlReader::new(url, max);
     let callback = |event: CallbackEvent<'_>, _: Span<()>| -> Option<Infallible> {
-        reader.event(&event);
+        reader.handle_event(&event);
         None
     };
     let mut emitter = CallbackEmitter::new(callback);
@@ -41,7 +41,7 @@ pub(crate) fn read_html(html: &str, url: &Url, max: usize) -> Document {
     let Ok(()) = Tokenizer::new_with_emitter(html, emitter).finish();
     reader.close_link();
     let title = reader.title.split_whitespace().collect::<Vec<_>>().join(" ");
-    let title = title.chars().filter(|character| !character.is_control()).take(MAX_TITLE).collect();
+    let title = title.chars().filter(|character| !character.is_control()).take(MAX_TITLE_CHARS).collect();
     Document { title, text: reader.out.finish() }
 }
 
@@ -67,53 +67,53 @@ enum Attribute {
 
 #[derive(Debug)]
 struct Link {
-    address: String,
+    url: String,
     /// How much text it has so far, in bytes.
-    text: usize,
+    text_bytes: usize,
 }
 
-struct Reader {
-    out: Markdown,
+struct HtmlReader {
+    out: MarkdownWriter,
     title: String,
     in_title: bool,
-    page: Url,
+    page_url: Url,
     /// What its links are relative to.
-    base: Url,
+    base_url: Url,
     tag: Tag,
     /// What is left out, and how often it was opened within itself.
     skipped: Option<(String, usize)>,
     /// The lists that are open: the number of the next item of each, none where items have none.
     lists: Vec<Option<u64>>,
     link: Option<Link>,
-    verbatim: bool,
+    in_pre: bool,
     /// Whether the next cell of a table is the first in its row.
     first_cell: bool,
 }
 
-impl Reader {
+impl HtmlReader {
     fn new(url: &Url, max: usize) -> Self {
         Self {
-            out: Markdown::new(max),
+            out: MarkdownWriter::new(max),
             title: String::new(),
             in_title: false,
-            page: url.clone(),
-            base: url.clone(),
+            page_url: url.clone(),
+            base_url: url.clone(),
             tag: Tag::default(),
             skipped: None,
             lists: Vec::new(),
             link: None,
-            verbatim: false,
+            in_pre: false,
             first_cell: true,
         }
     }
 
-    fn event(&mut self, event: &CallbackEvent<'_>) {
+    fn handle_event(&mut self, event: &CallbackEvent<'_>) {
         if self.out.is_full() {
             return;
         }
         match event {
             CallbackEvent::OpenStartTag { name } => {
-                self.tag = Tag { name: text(name), ..Tag::default() };
+                self.tag = Tag { name: decode_lossy(name), ..Tag::default() };
             }
             CallbackEvent::AttributeName { name } => {
                 self.tag.attribute = match *name {
@@ -124,53 +124,53 @@ impl Reader {
                 };
             }
             CallbackEvent::AttributeValue { value } => match self.tag.attribute {
-                Attribute::Href => self.tag.href = Some(text(value)),
-                Attribute::Alt => self.tag.alt = Some(text(value)),
-                Attribute::Start => self.tag.start = text(value).trim().parse().ok(),
+                Attribute::Href => self.tag.href = Some(decode_lossy(value)),
+                Attribute::Alt => self.tag.alt = Some(decode_lossy(value)),
+                Attribute::Start => self.tag.start = decode_lossy(value).trim().parse().ok(),
                 Attribute::Other => {}
             },
             CallbackEvent::CloseStartTag { self_closing } => {
                 let tag = std::mem::take(&mut self.tag);
-                self.open(&tag, *self_closing);
+                self.handle_start_tag(&tag, *self_closing);
             }
-            CallbackEvent::EndTag { name } => self.close(&text(name)),
-            CallbackEvent::String { value } => self.string(&text(value)),
+            CallbackEvent::EndTag { name } => self.handle_end_tag(&decode_lossy(name)),
+            CallbackEvent::String { value } => self.handle_text(&decode_lossy(value)),
             CallbackEvent::Comment { .. } | CallbackEvent::Doctype { .. } | CallbackEvent::Error(_) => {}
         }
     }
 
-    fn string(&mut self, text: &str) {
+    fn handle_text(&mut self, text: &str) {
         if self.in_title {
             return self.title.push_str(text);
         }
         if self.skipped.is_some() {
             return;
         }
-        if self.verbatim {
-            self.out.verbatim(text);
+        if self.in_pre {
+            self.out.push_verbatim(text);
             return;
         }
         let has_text = !text.trim_ascii().is_empty();
         if let Some(link) = self.link.as_mut().filter(|_| has_text) {
-            if link.text == 0 {
+            if link.text_bytes == 0 {
                 if text.starts_with(|c: char| c.is_ascii_whitespace()) {
-                    self.out.space();
+                    self.out.push_space();
                 }
-                self.out.sign("[");
-                self.out.flow(text.trim_ascii_start());
+                self.out.push_token("[");
+                self.out.push_text(text.trim_ascii_start());
             } else {
-                self.out.flow(text);
+                self.out.push_text(text);
             }
-            link.text += text.len();
-            if link.text > MAX_LINK_TEXT {
+            link.text_bytes += text.len();
+            if link.text_bytes > MAX_LINK_TEXT_BYTES {
                 self.close_link();
             }
             return;
         }
-        self.out.flow(text);
+        self.out.push_text(text);
     }
 
-    fn open(&mut self, tag: &Tag, self_closing: bool) {
+    fn handle_start_tag(&mut self, tag: &Tag, self_closing: bool) {
         let name = tag.name.as_str();
         if let Some((skipped, depth)) = &mut self.skipped {
             if skipped == name && !self_closing {
@@ -181,8 +181,8 @@ impl Reader {
         match name {
             "title" => self.in_title = self.title.is_empty(),
             "base" => {
-                if let Some(base) = tag.href.as_deref().and_then(|href| self.base.join(href).ok()) {
-                    self.base = base;
+                if let Some(base) = tag.href.as_deref().and_then(|href| self.base_url.join(href).ok()) {
+                    self.base_url = base;
                 }
             }
             "script" | "style" | "template" | "noscript" | "iframe" | "object" | "svg" | "noembed"
@@ -192,26 +192,26 @@ impl Reader {
                 self.skipped = Some((name.to_owned(), 0));
             }
             "a" => self.open_link(tag),
-            "img" => self.image(tag.alt.as_deref().unwrap_or_default()),
+            "img" => self.push_image_alt(tag.alt.as_deref().unwrap_or_default()),
             "br" => self.break_line(1),
             "hr" => {
                 self.close_link();
                 self.break_line(2);
-                self.out.sign("---");
+                self.out.push_token("---");
                 self.break_line(2);
             }
             "pre" | "listing" => {
                 self.close_link();
                 self.break_line(2);
-                self.out.sign("```");
+                self.out.push_token("```");
                 self.out.break_line(1);
-                self.verbatim = true;
+                self.in_pre = true;
             }
-            "code" | "kbd" | "samp" => self.code(Markdown::sign),
-            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => self.heading(name),
+            "code" | "kbd" | "samp" => self.handle_code(MarkdownWriter::push_token),
+            "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => self.start_heading(name),
             "ul" | "menu" => self.open_list(None),
             "ol" => self.open_list(Some(tag.start.unwrap_or(1))),
-            "li" => self.item(),
+            "li" => self.start_item(),
             "blockquote" => {
                 self.close_link();
                 self.break_line(2);
@@ -222,12 +222,12 @@ impl Reader {
                 self.break_line(1);
                 self.first_cell = true;
             }
-            "td" | "th" => self.cell(),
-            name => self.break_line(breaks(name)),
+            "td" | "th" => self.start_cell(),
+            name => self.break_line(line_breaks_around(name)),
         }
     }
 
-    fn close(&mut self, name: &str) {
+    fn handle_end_tag(&mut self, name: &str) {
         if let Some((skipped, depth)) = &mut self.skipped {
             if skipped == name {
                 *depth = match depth.checked_sub(1) {
@@ -240,21 +240,21 @@ impl Reader {
         match name {
             "title" => self.in_title = false,
             "a" => self.close_link(),
-            "pre" | "listing" if self.verbatim => {
-                self.verbatim = false;
+            "pre" | "listing" if self.in_pre => {
+                self.in_pre = false;
                 self.out.break_line(1);
-                self.out.sign("```");
+                self.out.push_token("```");
                 self.out.break_line(2);
             }
-            "code" | "kbd" | "samp" => self.code(Markdown::sign_after),
+            "code" | "kbd" | "samp" => self.handle_code(MarkdownWriter::push_closing),
             "h1" | "h2" | "h3" | "h4" | "h5" | "h6" => {
-                self.out.end_lead();
+                self.out.end_marker();
                 self.break_line(2);
             }
             "ul" | "ol" | "menu" => {
-                self.out.end_lead();
+                self.out.end_marker();
                 self.lists.pop();
-                self.out.indent(self.lists.len().saturating_sub(1));
+                self.out.set_indent(self.lists.len().saturating_sub(1));
                 self.break_line(if self.lists.is_empty() { 2 } else { 1 });
             }
             "blockquote" => {
@@ -262,10 +262,10 @@ impl Reader {
                 self.out.quote(false);
             }
             "li" | "td" | "th" | "tr" | "table" => {
-                self.out.end_lead();
-                self.break_line(breaks(name));
+                self.out.end_marker();
+                self.break_line(line_breaks_around(name));
             }
-            name => self.break_line(breaks(name)),
+            name => self.break_line(line_breaks_around(name)),
         }
     }
 
@@ -273,82 +273,85 @@ impl Reader {
     fn break_line(&mut self, lines: usize) {
         match (lines, &self.link) {
             (0, _) => {}
-            (_, Some(_)) => self.out.space(),
+            (_, Some(_)) => self.out.push_space(),
             (lines, None) => self.out.break_line(lines),
         }
     }
 
-    fn code(&mut self, write: fn(&mut Markdown, &str)) {
-        if self.link.is_none() && !self.verbatim {
+    fn handle_code(&mut self, write: fn(&mut MarkdownWriter, &str)) {
+        if self.link.is_none() && !self.in_pre {
             write(&mut self.out, "`");
         }
     }
 
-    fn heading(&mut self, name: &str) {
+    fn start_heading(&mut self, name: &str) {
         self.break_line(2);
         if self.link.is_none() {
             let level = name.trim_start_matches('h').parse().unwrap_or(1);
-            self.out.lead(&"#".repeat(level));
+            self.out.push_marker(&"#".repeat(level));
         }
     }
 
-    fn image(&mut self, alt: &str) {
+    fn push_image_alt(&mut self, alt: &str) {
         let alt = alt.trim();
-        if !alt.is_empty() && !self.verbatim {
-            self.string(&format!("({alt})"));
+        if !alt.is_empty() && !self.in_pre {
+            self.handle_text(&format!("({alt})"));
         }
     }
 
     fn open_list(&mut self, first: Option<u64>) {
         self.close_link();
         self.break_line(if self.lists.is_empty() { 2 } else { 1 });
-        if self.lists.len() < MAX_LISTS {
+        if self.lists.len() < MAX_LIST_DEPTH {
             self.lists.push(first);
         }
     }
 
-    fn item(&mut self) {
+    fn start_item(&mut self) {
         self.close_link();
-        self.out.end_lead();
+        self.out.end_marker();
         self.break_line(1);
-        self.out.indent(self.lists.len().saturating_sub(1));
+        self.out.set_indent(self.lists.len().saturating_sub(1));
         match self.lists.last_mut() {
             Some(Some(number)) => {
-                self.out.lead(&format!("{number}."));
+                self.out.push_marker(&format!("{number}."));
                 *number = number.saturating_add(1);
             }
-            Some(None) | None => self.out.lead("-"),
+            Some(None) | None => self.out.push_marker("-"),
         }
     }
 
-    fn cell(&mut self) {
+    fn start_cell(&mut self) {
         self.close_link();
         if !std::mem::take(&mut self.first_cell) {
-            self.out.end_lead();
-            self.out.join_line();
-            self.out.lead("|");
+            self.out.end_marker();
+            self.out.continue_line();
+            self.out.push_marker("|");
         }
     }
 
     fn open_link(&mut self, tag: &Tag) {
         self.close_link();
-        let Some(url) = tag.href.as_deref().and_then(|href| self.base.join(href.trim()).ok()) else { return };
-        let useful = matches!(url.scheme(), "http" | "https" | "mailto") && url.as_str().len() <= MAX_LINK;
-        let within = url.fragment().is_some() && same_page(&url, &self.page);
-        if useful && !within && !self.verbatim {
-            self.link = Some(Link { address: url.into(), text: 0 });
+        let Some(url) = tag.href.as_deref().and_then(|href| self.base_url.join(href.trim()).ok()) else {
+            return;
+        };
+        let useful =
+            matches!(url.scheme(), "http" | "https" | "mailto") && url.as_str().len() <= MAX_LINK_URL_BYTES;
+        let within = url.fragment().is_some() && same_page(&url, &self.page_url);
+        if useful && !within && !self.in_pre {
+            self.link = Some(Link { url: url.into(), text_bytes: 0 });
         }
     }
 
     fn close_link(&mut self) {
-        if let Some(Link { address, text: 1.. }) = self.link.take() {
-            self.out.sign_after(&format!("]({address})"));
+        if let Some(Link { url: address, text_bytes: 1.. }) = self.link.take() {
+            self.out.push_closing(&format!("]({address})"));
         }
     }
 }
 
 /// How many line breaks stand around an element.
-fn breaks(name: &str) -> usize {
+fn line_breaks_around(name: &str) -> usize {
     match name {
         "p" | "table" | "figure" | "dl" | "details" | "article" | "section" | "fieldset" | "main" => 2,
         "div" | "header" | "footer" | "nav" | "aside" | "form" | "dt" | "dd" | "figcaption" | "summary"
@@ -369,7 +372,7 @@ fn same_page(url: &Url, page: &Url) -> bool {
 }
 
 /// What the tokenizer found. It is a part of a string, but may be cut within a character.
-fn text(bytes: &[u8]) -> String {
+fn decode_lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 

@@ -108,7 +108,7 @@ fn hostile_pages_are_read_in_time_and_within_bounds() {
         let document = read(&page);
         assert!(start.elapsed() < Duration::from_secs(10), "{:?}", page.get(..40));
         assert!(document.text.len() < MAX + 4_096, "{:?}", page.get(..40));
-        assert!(document.title.chars().count() <= MAX_TITLE);
+        assert!(document.title.chars().count() <= MAX_TITLE_CHARS);
     }
 }
 

@@ -7,7 +7,7 @@ use url::Host;
 
 /// The longest address, in bytes. Servers need not take longer ones than 8000 (RFC 9110, section 4.1); no link that
 /// a person could judge is near that.
-const MAX_LENGTH: usize = 2_048;
+const MAX_URL_BYTES: usize = 2_048;
 
 /// The ports that no browser fetches from: those of mail, of terminals, of name services and the like, where a
 /// request could be taken for something else. Source: the Fetch standard, section "Port blocking".
@@ -20,9 +20,9 @@ const BAD_PORTS: &[u16] = &[
 
 /// Why an address is not asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NoTarget {
+pub(crate) enum TargetError {
     /// It is too long.
-    #[error("the address is longer than {MAX_LENGTH} bytes")]
+    #[error("the address is longer than {MAX_URL_BYTES} bytes")]
     TooLong,
     /// It is no address.
     #[error("this is no web address ({0}): give a whole one, such as `https://example.org/page`")]
@@ -44,7 +44,7 @@ pub(crate) struct Target(Url);
 
 /// Who serves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Server<'a> {
+pub(super) enum TargetHost<'a> {
     /// A name, to be resolved.
     Name(&'a str),
     /// An address.
@@ -53,32 +53,32 @@ pub(super) enum Server<'a> {
 
 impl Target {
     /// Reads an address.
-    pub(crate) fn parse(text: &str) -> Result<Self, NoTarget> {
+    pub(crate) fn parse(text: &str) -> Result<Self, TargetError> {
         let text = text.trim_matches(' ');
-        plain(text)?;
-        Self::check(Url::parse(text).map_err(|error| NoTarget::Malformed(error.to_string()))?)
+        validate_text(text)?;
+        Self::from_url(Url::parse(text).map_err(|error| TargetError::Malformed(error.to_string()))?)
     }
 
     /// Where a link or a redirect of this address leads.
-    pub(crate) fn join(&self, link: &str) -> Result<Self, NoTarget> {
-        plain(link)?;
-        Self::check(self.0.join(link).map_err(|error| NoTarget::Malformed(error.to_string()))?)
+    pub(crate) fn join(&self, link: &str) -> Result<Self, TargetError> {
+        validate_text(link)?;
+        Self::from_url(self.0.join(link).map_err(|error| TargetError::Malformed(error.to_string()))?)
     }
 
-    fn check(mut url: Url) -> Result<Self, NoTarget> {
+    fn from_url(mut url: Url) -> Result<Self, TargetError> {
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(NoTarget::Scheme(url.scheme().to_owned()));
+            return Err(TargetError::Scheme(url.scheme().to_owned()));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(NoTarget::UserInfo);
+            return Err(TargetError::UserInfo);
         }
         url.set_fragment(None);
-        if url.as_str().len() > MAX_LENGTH {
-            return Err(NoTarget::TooLong);
+        if url.as_str().len() > MAX_URL_BYTES {
+            return Err(TargetError::TooLong);
         }
         let target = Self(url);
         if BAD_PORTS.contains(&target.port()) {
-            return Err(NoTarget::Port(target.port()));
+            return Err(TargetError::Port(target.port()));
         }
         Ok(target)
     }
@@ -89,13 +89,13 @@ impl Target {
     }
 
     /// Who serves it.
-    pub(super) fn server(&self) -> Server<'_> {
+    pub(super) fn host(&self) -> TargetHost<'_> {
         match self.0.host() {
-            Some(Host::Domain(name)) => Server::Name(name),
-            Some(Host::Ipv4(address)) => Server::Address(address.into()),
-            Some(Host::Ipv6(address)) => Server::Address(address.into()),
+            Some(Host::Domain(name)) => TargetHost::Name(name),
+            Some(Host::Ipv4(address)) => TargetHost::Address(address.into()),
+            Some(Host::Ipv6(address)) => TargetHost::Address(address.into()),
             // An address of the web has a host; this name never resolves (RFC 6761).
-            None => Server::Name("invalid"),
+            None => TargetHost::Name("invalid"),
         }
     }
 
@@ -111,18 +111,18 @@ impl Target {
 }
 
 /// Refuses what `url` would drop in silence, so that a person reads what is asked for.
-fn plain(text: &str) -> Result<(), NoTarget> {
-    if text.len() > MAX_LENGTH {
-        return Err(NoTarget::TooLong);
+fn validate_text(text: &str) -> Result<(), TargetError> {
+    if text.len() > MAX_URL_BYTES {
+        return Err(TargetError::TooLong);
     }
     if text.chars().any(char::is_control) {
-        return Err(NoTarget::Malformed("it has a line break or another control character in it".into()));
+        return Err(TargetError::Malformed("it has a line break or another control character in it".into()));
     }
     Ok(())
 }
 
 /// A host name in the form that an address has it: in lower case and ASCII, without a dot at its end.
-pub(super) fn host_of(text: &str) -> Option<String> {
+pub(super) fn normalize_host(text: &str) -> Option<String> {
     match Host::parse(text).ok()? {
         Host::Domain(name) if !name.contains('*') => Some(name.trim_end_matches('.').to_owned()),
         _ => None,
@@ -185,12 +185,12 @@ mod tests {
         }
         assert_eq!(
             Target::parse(&format!("http://example.org/{}", "x".repeat(2_048))),
-            Err(NoTarget::TooLong)
+            Err(TargetError::TooLong)
         );
         // It grows when it is escaped.
         assert_eq!(
             Target::parse(&format!("http://example.org/{}", "ü".repeat(1_000))),
-            Err(NoTarget::TooLong)
+            Err(TargetError::TooLong)
         );
     }
 }

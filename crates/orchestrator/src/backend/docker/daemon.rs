@@ -21,10 +21,10 @@ use tokio::sync::Mutex;
 
 /// How long a daemon may take for one step. Whoever waits for a whole call has a deadline of their own; this one
 /// ends what nobody waits for any more.
-pub(super) const STEP: Duration = Duration::from_secs(15);
+pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Between two looks at a container that somebody else is removing.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const REMOVAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The daemon, reached or not.
 pub(super) struct Daemon {
@@ -37,26 +37,26 @@ pub(super) struct Daemon {
 pub(super) struct Container {
     pub(super) id: String,
     pub(super) labels: HashMap<String, String>,
-    pub(super) life: Life,
+    pub(super) state: ContainerState,
     /// How it is, in the daemon's words.
     pub(super) status: String,
 }
 
 /// How far a container's life has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum ContainerState {
     /// It was created, and never begun.
-    Unborn,
+    Created,
     Running,
     /// It runs, and was halted by somebody.
-    Halted,
+    Paused,
     /// It has ended.
-    Over,
+    Exited,
 }
 
-impl Life {
+impl ContainerState {
     pub(super) const fn is_alive(self) -> bool {
-        matches!(self, Self::Running | Self::Halted)
+        matches!(self, Self::Running | Self::Paused)
     }
 }
 
@@ -66,7 +66,7 @@ impl Daemon {
     }
 
     /// Asks the daemon something that it has `limit` to answer.
-    pub(super) async fn ask<T, F>(
+    pub(super) async fn request<T, F>(
         &self,
         limit: Duration,
         question: impl FnOnce(Docker) -> F,
@@ -76,7 +76,7 @@ impl Daemon {
     {
         let asked = async { question(self.client().await?).await };
         let answer = tokio::time::timeout(limit, asked).await.unwrap_or(Err(Error::RequestTimeoutError));
-        if answer.as_ref().is_err_and(is_another_version) {
+        if answer.as_ref().is_err_and(is_version_mismatch) {
             // A daemon of another version is in its place: the next question settles it.
             *self.client.lock().await = None;
         }
@@ -91,19 +91,22 @@ impl Daemon {
         }
         // Its own deadlines are for an answer's head alone, ours are for the whole.
         let socket = self.socket.to_string_lossy();
-        let connected = Docker::connect_with_unix(&socket, STEP.as_secs() * 10, API_DEFAULT_VERSION)?;
+        let connected =
+            Docker::connect_with_unix(&socket, REQUEST_TIMEOUT.as_secs() * 10, API_DEFAULT_VERSION)?;
         Ok(client.insert(connected.negotiate_version().await?).clone())
     }
 
     pub(super) async fn ping(&self) -> Result<(), Error> {
-        self.ask(STEP, |docker| async move { docker.ping().await.map(drop) }).await
+        self.request(REQUEST_TIMEOUT, |docker| async move { docker.ping().await.map(drop) }).await
     }
 
     /// Whether it has `image`.
     pub(super) async fn has_image(&self, image: &EngineImage) -> Result<bool, Error> {
         let name = image.as_str();
-        absent(self.ask(STEP, |docker| async move { docker.inspect_image(name).await }).await)
-            .map(|image| image.is_some())
+        none_if_not_found(
+            self.request(REQUEST_TIMEOUT, |docker| async move { docker.inspect_image(name).await }).await,
+        )
+        .map(|image| image.is_some())
     }
 
     /// The containers that `filters` let through, whatever their state.
@@ -112,46 +115,47 @@ impl Daemon {
         filters: &HashMap<String, Vec<String>>,
     ) -> Result<Vec<Container>, Error> {
         let options = ListContainersOptionsBuilder::new().all(true).filters(filters).build();
-        let listed =
-            self.ask(STEP, |docker| async move { docker.list_containers(Some(options)).await }).await?;
+        let listed = self
+            .request(REQUEST_TIMEOUT, |docker| async move { docker.list_containers(Some(options)).await })
+            .await?;
         let container = |listed: bollard::models::ContainerSummary| {
             let life = match listed.state {
-                Some(ContainerSummaryStateEnum::CREATED) => Life::Unborn,
+                Some(ContainerSummaryStateEnum::CREATED) => ContainerState::Created,
                 Some(
                     ContainerSummaryStateEnum::EXITED
                     | ContainerSummaryStateEnum::DEAD
                     | ContainerSummaryStateEnum::REMOVING,
-                ) => Life::Over,
-                Some(ContainerSummaryStateEnum::PAUSED) => Life::Halted,
-                _ => Life::Running,
+                ) => ContainerState::Exited,
+                Some(ContainerSummaryStateEnum::PAUSED) => ContainerState::Paused,
+                _ => ContainerState::Running,
             };
             let (labels, status) = (listed.labels.unwrap_or_default(), listed.status.unwrap_or_default());
-            listed.id.map(|id| Container { id, labels, life, status })
+            listed.id.map(|id| Container { id, labels, state: life, status })
         };
         Ok(listed.into_iter().filter_map(container).collect())
     }
 
     /// A container by its id or name; none if there is none.
     pub(super) async fn inspect(&self, name: &str) -> Result<Option<ContainerInspectResponse>, Error> {
-        let inspected = self.ask(STEP, |docker| async move {
+        let inspected = self.request(REQUEST_TIMEOUT, |docker| async move {
             docker.inspect_container(name, None::<InspectContainerOptions>).await
         });
-        absent(inspected.await)
+        none_if_not_found(inspected.await)
     }
 
     /// Creates a container, and returns its id.
     pub(super) async fn create(&self, name: &str, body: ContainerCreateBody) -> Result<String, Error> {
         let options = CreateContainerOptionsBuilder::new().name(name).build();
-        let created =
-            self.ask(STEP, |docker| async move { docker.create_container(Some(options), body).await });
+        let created = self.request(REQUEST_TIMEOUT, |docker| async move {
+            docker.create_container(Some(options), body).await
+        });
         Ok(created.await?.id)
     }
 
     pub(super) async fn start(&self, id: &str) -> Result<(), Error> {
-        self.ask(
-            STEP,
-            |docker| async move { docker.start_container(id, None::<StartContainerOptions>).await },
-        )
+        self.request(REQUEST_TIMEOUT, |docker| async move {
+            docker.start_container(id, None::<StartContainerOptions>).await
+        })
         .await
     }
 
@@ -159,9 +163,10 @@ impl Daemon {
     pub(super) async fn stop(&self, id: &str, grace: Duration) -> Result<(), Error> {
         let seconds = i32::try_from(grace.as_secs()).unwrap_or(i32::MAX);
         let options = StopContainerOptionsBuilder::new().t(seconds).build();
-        let stopped =
-            self.ask(grace + STEP, |docker| async move { docker.stop_container(id, Some(options)).await });
-        absent(stopped.await).map(drop)
+        let stopped = self.request(grace + REQUEST_TIMEOUT, |docker| async move {
+            docker.stop_container(id, Some(options)).await
+        });
+        none_if_not_found(stopped.await).map(drop)
     }
 
     /// Ends a container at once. One that has ended, or is not there, is left alone.
@@ -171,9 +176,10 @@ impl Daemon {
 
     pub(super) async fn signal(&self, id: &str, signal: &str) -> Result<(), Error> {
         let options = KillContainerOptionsBuilder::new().signal(signal).build();
-        let killed =
-            self.ask(STEP, |docker| async move { docker.kill_container(id, Some(options)).await }).await;
-        match absent(killed) {
+        let killed = self
+            .request(REQUEST_TIMEOUT, |docker| async move { docker.kill_container(id, Some(options)).await })
+            .await;
+        match none_if_not_found(killed) {
             // It does not run.
             Err(error) if super::error::is_status(&error, 409) => Ok(()),
             killed => killed.map(drop),
@@ -182,33 +188,39 @@ impl Daemon {
 
     /// Lets a halted container go on.
     pub(super) async fn unpause(&self, id: &str) -> Result<(), Error> {
-        absent(self.ask(STEP, |docker| async move { docker.unpause_container(id).await }).await).map(drop)
+        none_if_not_found(
+            self.request(REQUEST_TIMEOUT, |docker| async move { docker.unpause_container(id).await }).await,
+        )
+        .map(drop)
     }
 
     /// Removes a container with what it wrote into itself, whether it runs or not.
     pub(super) async fn remove(&self, id: &str) -> Result<(), Error> {
         let options = RemoveContainerOptionsBuilder::new().force(true).v(true).build();
         let removed =
-            self.ask(STEP, |docker| async move { docker.remove_container(id, Some(options)).await }).await;
-        match absent(removed) {
+            self.request(REQUEST_TIMEOUT, |docker| async move {
+                docker.remove_container(id, Some(options)).await
+            })
+            .await;
+        match none_if_not_found(removed) {
             // Somebody else is removing it.
-            Err(error) if super::error::is_status(&error, 409) => self.until_gone(id).await,
+            Err(error) if super::error::is_status(&error, 409) => self.wait_until_removed(id).await,
             removed => removed.map(drop),
         }
     }
 
-    async fn until_gone(&self, id: &str) -> Result<(), Error> {
+    async fn wait_until_removed(&self, id: &str) -> Result<(), Error> {
         let gone = async {
             while self.inspect(id).await?.is_some() {
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(REMOVAL_POLL_INTERVAL).await;
             }
             Ok(())
         };
-        tokio::time::timeout(STEP, gone).await.unwrap_or(Err(Error::RequestTimeoutError))
+        tokio::time::timeout(REQUEST_TIMEOUT, gone).await.unwrap_or(Err(Error::RequestTimeoutError))
     }
 
     /// The ends of containers that `filters` let through, those since `since` (in seconds) included.
-    pub(super) async fn ends(
+    pub(super) async fn exit_events(
         &self,
         filters: &HashMap<String, Vec<String>>,
         since: &str,
@@ -217,14 +229,14 @@ impl Daemon {
         filters.insert("type".to_owned(), vec!["container".to_owned()]);
         filters.insert("event".to_owned(), vec!["die".to_owned()]);
         let options = EventsOptionsBuilder::new().filters(&filters).since(since).build();
-        let client = self.ask(STEP, |docker| async move { Ok(docker) }).await?;
+        let client = self.request(REQUEST_TIMEOUT, |docker| async move { Ok(docker) }).await?;
         // For the head alone: the body lasts.
-        Ok(client.with_timeout(STEP).events(Some(options)).boxed())
+        Ok(client.with_timeout(REQUEST_TIMEOUT).events(Some(options)).boxed())
     }
 }
 
 /// Whether the daemon does not speak the version of the interface that was settled with it.
-fn is_another_version(error: &Error) -> bool {
+fn is_version_mismatch(error: &Error) -> bool {
     matches!(
         error,
         Error::DockerResponseServerError { status_code: 400, message } if message.contains("client version")
@@ -232,7 +244,7 @@ fn is_another_version(error: &Error) -> bool {
 }
 
 /// An answer; none where what was asked about is not there.
-fn absent<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+fn none_if_not_found<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
     match answer {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if super::error::is_status(&error, 404) => Ok(None),
@@ -251,12 +263,12 @@ mod tests {
             message: message.to_owned(),
         };
         let newer = "client version 1.51 is too new. Maximum supported API version is 1.41";
-        assert!(is_another_version(&error(400, newer)));
-        assert!(is_another_version(&error(
+        assert!(is_version_mismatch(&error(400, newer)));
+        assert!(is_version_mismatch(&error(
             400,
             "client version 1.23 is too old. Minimum supported API version is 1.24"
         )));
-        assert!(!is_another_version(&error(400, "invalid reference format")));
-        assert!(!is_another_version(&error(500, newer)));
+        assert!(!is_version_mismatch(&error(400, "invalid reference format")));
+        assert!(!is_version_mismatch(&error(500, newer)));
     }
 }

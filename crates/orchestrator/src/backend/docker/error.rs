@@ -4,10 +4,10 @@ use std::error::Error as _;
 
 use bollard::errors::Error;
 
-use crate::backend::{BackendError, Launch};
+use crate::backend::{BackendError, LaunchSpec};
 
 /// What the daemon says when the host, or the network, has no room for another container.
-const FULL: [&str; 9] = [
+const NO_CAPACITY_MESSAGES: [&str; 9] = [
     "no available IPv4 addresses",
     "no available ip addresses",
     "non-overlapping IPv4 address pool",
@@ -20,13 +20,14 @@ const FULL: [&str; 9] = [
 ];
 
 /// What it says when a port is somebody else's.
-const TAKEN: [&str; 3] = ["port is already allocated", "address already in use", "ports are not available"];
+const PORT_TAKEN_MESSAGES: [&str; 3] =
+    ["port is already allocated", "address already in use", "ports are not available"];
 
 /// What an error means, whatever was asked.
-pub(super) fn told(error: &Error) -> BackendError {
+pub(super) fn docker_backend_error(error: &Error) -> BackendError {
     match error {
-        Error::DockerResponseServerError { message, .. } if says(message, &FULL) => {
-            BackendError::Full(message.clone())
+        Error::DockerResponseServerError { message, .. } if contains_any(message, &NO_CAPACITY_MESSAGES) => {
+            BackendError::NoCapacity(message.clone())
         }
         Error::DockerResponseServerError { status_code, message } => {
             BackendError::Failed(format!("the Docker daemon answered {status_code}: {message}"))
@@ -38,24 +39,24 @@ pub(super) fn told(error: &Error) -> BackendError {
             BackendError::Unreachable("the Docker daemon does not answer in time".to_owned())
         }
         Error::IOError { .. } | Error::HyperResponseError { .. } | Error::HyperLegacyError { .. } => {
-            BackendError::Unreachable(format!("the Docker daemon does not answer: {}", in_full(error)))
+            BackendError::Unreachable(format!("the Docker daemon does not answer: {}", with_causes(error)))
         }
-        _ => BackendError::Failed(format!("the Docker daemon is not understood: {}", in_full(error))),
+        _ => BackendError::Failed(format!("the Docker daemon is not understood: {}", with_causes(error))),
     }
 }
 
 /// What an error means that a launch met with.
-pub(super) fn of_launch(error: &Error, launch: &Launch) -> BackendError {
+pub(super) fn launch_error(error: &Error, launch: &LaunchSpec) -> BackendError {
     match error {
         Error::DockerResponseServerError { status_code: 404, message }
-            if says(message, &["no such image"]) =>
+            if contains_any(message, &["no such image"]) =>
         {
             BackendError::NoImage(launch.image.clone())
         }
-        Error::DockerResponseServerError { message, .. } if says(message, &TAKEN) => {
+        Error::DockerResponseServerError { message, .. } if contains_any(message, &PORT_TAKEN_MESSAGES) => {
             BackendError::PortTaken(launch.port)
         }
-        _ => told(error),
+        _ => docker_backend_error(error),
     }
 }
 
@@ -69,17 +70,17 @@ pub(super) fn is_network_gone(error: &Error) -> bool {
     matches!(
         error,
         Error::DockerResponseServerError { status_code: 404, message }
-            if says(message, &["network"]) && !says(message, &["no such container"])
+            if contains_any(message, &["network"]) && !contains_any(message, &["no such container"])
     )
 }
 
-fn says(message: &str, phrases: &[&str]) -> bool {
+fn contains_any(message: &str, phrases: &[&str]) -> bool {
     let message = message.to_lowercase();
     phrases.iter().any(|phrase| message.contains(&phrase.to_lowercase()))
 }
 
 /// An error with its causes.
-fn in_full(error: &Error) -> String {
+fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

@@ -9,60 +9,60 @@ use bollard::models::{
 use secrecy::ExposeSecret as _;
 
 use super::{Options, label};
-use crate::backend::{Caps, Launch};
+use crate::backend::{LaunchSpec, ResourceLimits};
 
 /// Where the image's engine listens.
-const PORT: &str = "8000/tcp";
+const CONTAINER_PORT: &str = "8000/tcp";
 
 /// What an engine may use where its product's policy says nothing.
-const USUAL: (u64, f64, u64) = (1_024, 2.0, 512);
+const DEFAULT_LIMITS: (u64, f64, u64) = (1_024, 2.0, 512);
 
 /// The seconds that whoever else stops the container, as a daemon does that ends itself, gives the engine.
-const STOP_TIMEOUT: i64 = 30;
+const STOP_TIMEOUT_S: i64 = 30;
 
 /// Processor time is dealt out in periods of so many microseconds; this is the kernel's own choice.
-const CPU_PERIOD: i64 = 100_000;
+const CPU_PERIOD_US: i64 = 100_000;
 /// The least that the kernel takes.
-const LEAST_QUOTA: i64 = 1_000;
+const MIN_CPU_QUOTA_US: i64 = 1_000;
 /// The most processes that the kernel counts.
-const MOST_PIDS: i64 = 4_194_304;
+const MAX_PIDS: i64 = 4_194_304;
 
 /// The container that runs `launch` on `network`.
-pub(super) fn container(options: &Options, launch: &Launch, network: &str) -> ContainerCreateBody {
+pub(super) fn container(options: &Options, launch: &LaunchSpec, network: &str) -> ContainerCreateBody {
     ContainerCreateBody {
         image: Some(launch.image.to_string()),
         user: Some(options.user.to_string()),
         env: Some(environment(launch)),
         labels: Some(label::labels(&options.deployment_id, launch)),
-        exposed_ports: Some(vec![PORT.to_owned()]),
+        exposed_ports: Some(vec![CONTAINER_PORT.to_owned()]),
         stop_signal: Some("SIGTERM".to_owned()),
-        stop_timeout: Some(STOP_TIMEOUT),
+        stop_timeout: Some(STOP_TIMEOUT_S),
         host_config: Some(host_config(options, launch, network)),
         ..ContainerCreateBody::default()
     }
 }
 
-fn host_config(options: &Options, launch: &Launch, network: &str) -> HostConfig {
+fn host_config(options: &Options, launch: &LaunchSpec, network: &str) -> HostConfig {
     let data = options.data_root.join(launch.engine_id.to_string());
     let published =
         PortBinding { host_ip: Some("127.0.0.1".to_owned()), host_port: Some(launch.port.to_string()) };
-    let limits = Limits::of(&launch.caps);
+    let limits = ContainerLimits::from_resource_limits(&launch.limits);
     HostConfig {
         cap_drop: Some(vec!["ALL".to_owned()]),
         security_opt: Some(vec!["no-new-privileges:true".to_owned()]),
         readonly_rootfs: Some(true),
-        tmpfs: Some(map([("/tmp", "rw,noexec,nosuid,nodev,mode=1777,size=128m")])),
+        tmpfs: Some(string_map([("/tmp", "rw,noexec,nosuid,nodev,mode=1777,size=128m")])),
         init: Some(true),
         log_config: Some(HostConfigLogConfig {
             typ: Some("json-file".to_owned()),
-            config: Some(map([("max-size", "10m"), ("max-file", "3")])),
+            config: Some(string_map([("max-size", "10m"), ("max-file", "3")])),
         }),
         mounts: Some(vec![
-            bind(data.display().to_string(), "/data", false),
-            bind(options.catalog.display().to_string(), "/catalog", true),
+            bind_mount(data.display().to_string(), "/data", false),
+            bind_mount(options.catalog.display().to_string(), "/catalog", true),
         ]),
         network_mode: Some(network.to_owned()),
-        port_bindings: Some(HashMap::from([(PORT.to_owned(), Some(vec![published]))])),
+        port_bindings: Some(HashMap::from([(CONTAINER_PORT.to_owned(), Some(vec![published]))])),
         restart_policy: Some(RestartPolicy {
             name: Some(RestartPolicyNameEnum::NO),
             maximum_retry_count: None,
@@ -70,7 +70,7 @@ fn host_config(options: &Options, launch: &Launch, network: &str) -> HostConfig 
         memory: Some(limits.memory),
         // As much as the memory: none of it is swap.
         memory_swap: Some(limits.memory),
-        cpu_period: Some(CPU_PERIOD),
+        cpu_period: Some(CPU_PERIOD_US),
         cpu_quota: Some(limits.cpu_quota),
         pids_limit: Some(limits.pids),
         ..HostConfig::default()
@@ -78,7 +78,7 @@ fn host_config(options: &Options, launch: &Launch, network: &str) -> HostConfig 
 }
 
 /// The contract's three variables and those handed on; what else there is, the image brings.
-fn environment(launch: &Launch) -> Vec<String> {
+fn environment(launch: &LaunchSpec) -> Vec<String> {
     let own = [
         format!("ENGINE_KEY_HASH={}", launch.key_hash.to_hex()),
         "SQLITE_DB_PATH=/data/brain.sqlite".to_owned(),
@@ -89,7 +89,7 @@ fn environment(launch: &Launch) -> Vec<String> {
 }
 
 /// A folder of the host. Unlike a volume given in short form, one that is missing is an error.
-fn bind(source: String, target: &str, read_only: bool) -> Mount {
+fn bind_mount(source: String, target: &str, read_only: bool) -> Mount {
     Mount {
         typ: Some(MountType::BIND),
         source: Some(source),
@@ -99,20 +99,20 @@ fn bind(source: String, target: &str, read_only: bool) -> Mount {
     }
 }
 
-fn map<const N: usize>(pairs: [(&str, &str); N]) -> HashMap<String, String> {
+fn string_map<const N: usize>(pairs: [(&str, &str); N]) -> HashMap<String, String> {
     pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 /// Caps as the daemon takes them.
-struct Limits {
+struct ContainerLimits {
     memory: i64,
     cpu_quota: i64,
     pids: i64,
 }
 
-impl Limits {
-    fn of(caps: &Caps) -> Self {
-        let (memory_mb, cpus, pids) = USUAL;
+impl ContainerLimits {
+    fn from_resource_limits(caps: &ResourceLimits) -> Self {
+        let (memory_mb, cpus, pids) = DEFAULT_LIMITS;
         let whole = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
         let cpus = caps.cpus.unwrap_or(cpus);
         #[expect(
@@ -122,24 +122,24 @@ impl Limits {
         let cpu_quota = (cpus * 100_000.0).round() as i64;
         Self {
             memory: whole(caps.memory_mb.unwrap_or(memory_mb)).saturating_mul(1_024 * 1_024),
-            cpu_quota: cpu_quota.max(LEAST_QUOTA),
-            pids: whole(caps.pids.unwrap_or(pids)).min(MOST_PIDS),
+            cpu_quota: cpu_quota.max(MIN_CPU_QUOTA_US),
+            pids: whole(caps.pids.unwrap_or(pids)).min(MAX_PIDS),
         }
     }
 }
 
 /// The caps that a container is held to.
-pub(super) fn caps_of(host: &HostConfig) -> Caps {
+pub(super) fn limits_of(host: &HostConfig) -> ResourceLimits {
     let above_zero = |limit: Option<i64>| limit.filter(|limit| *limit > 0).map(i64::unsigned_abs);
     let cpus = above_zero(host.cpu_quota).zip(above_zero(host.cpu_period));
-    Caps {
+    ResourceLimits {
         memory_mb: above_zero(host.memory).map(|bytes| bytes / (1_024 * 1_024)),
-        cpus: cpus.map(|(quota, period)| share(quota, period)),
+        cpus: cpus.map(|(quota, period)| cpu_count(quota, period)),
         pids: above_zero(host.pids_limit),
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "quotas are small, and shown to people")]
-fn share(quota: u64, period: u64) -> f64 {
+fn cpu_count(quota: u64, period: u64) -> f64 {
     quota as f64 / period as f64
 }

@@ -3,10 +3,10 @@
 
 mod exits;
 mod folders;
-mod inside;
-mod life;
+mod isolation;
+mod lifecycle;
 mod networks;
-mod silence;
 mod spec;
 mod support;
+mod unresponsive;
 mod upgrades;

@@ -7,33 +7,33 @@ use crate::backend::Instance;
 
 /// A process for all time: its number, when it started, and in which boot of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct ProcessIdentity {
     pub(super) pid: i32,
     /// Clock ticks from boot to its start.
-    pub(super) started: u64,
+    pub(super) start_ticks: u64,
     pub(super) boot_id: Box<str>,
 }
 
-impl Identity {
+impl ProcessIdentity {
     /// The identity of the process that now has `pid`; none if there is none, or only a zombie.
-    pub(super) fn of_living(pid: i32) -> io::Result<Option<Self>> {
+    pub(super) fn of_running(pid: i32) -> io::Result<Option<Self>> {
         let stat = Stat::read(pid)?.filter(|stat| !stat.dead);
-        stat.map(|stat| Self::with(pid, &stat)).transpose()
+        stat.map(|stat| Self::from_stat(pid, &stat)).transpose()
     }
 
     /// The identity of our own child, zombie or not.
     pub(super) fn of_child(pid: i32) -> io::Result<Self> {
         let stat = Stat::read(pid)?.ok_or_else(|| io::Error::other("a child of ours is not in /proc"))?;
-        Self::with(pid, &stat)
+        Self::from_stat(pid, &stat)
     }
 
-    fn with(pid: i32, stat: &Stat) -> io::Result<Self> {
-        Ok(Self { pid, started: stat.started, boot_id: boot_id()? })
+    fn from_stat(pid: i32, stat: &Stat) -> io::Result<Self> {
+        Ok(Self { pid, start_ticks: stat.start_ticks, boot_id: boot_id()? })
     }
 
     /// As the registry keeps it.
     pub(super) fn instance(&self) -> Instance {
-        Instance::new(format!("{}.{}.{}", self.pid, self.started, self.boot_id))
+        Instance::new(format!("{}.{}.{}", self.pid, self.start_ticks, self.boot_id))
     }
 }
 
@@ -43,13 +43,13 @@ pub(super) fn parent_of(pid: i32) -> io::Result<Option<i32>> {
 }
 
 /// Whether `pid` leads its session, as an engine does soon after it has begun.
-pub(super) fn leads_its_session(pid: i32) -> io::Result<bool> {
+pub(super) fn is_session_leader(pid: i32) -> io::Result<bool> {
     Ok(Stat::read(pid)?.is_some_and(|stat| stat.session == pid))
 }
 
 /// What `/proc/<pid>/stat` says.
 struct Stat {
-    started: u64,
+    start_ticks: u64,
     parent: i32,
     session: i32,
     /// A zombie, or about to be one.
@@ -74,7 +74,7 @@ impl Stat {
         let parent = fields.next()?.parse().ok()?;
         let session = fields.nth(1)?.parse().ok()?;
         let started = fields.nth(15)?.parse().ok()?;
-        Some(Self { started, parent, session, dead })
+        Some(Self { start_ticks: started, parent, session, dead })
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
     fn the_start_time_is_found_behind_any_name() {
         let line = "7 (a) b (c) S 1 8 7 0 -1 4194304 100 0 0 0 1 2 0 0 20 0 3 0 4711 1000 50 18446744";
         let stat = Stat::parse(line).unwrap();
-        assert_eq!((stat.started, stat.parent, stat.session, stat.dead), (4_711, 1, 7, false));
+        assert_eq!((stat.start_ticks, stat.parent, stat.session, stat.dead), (4_711, 1, 7, false));
         assert!(Stat::parse(&line.replace(") S", ") Z")).unwrap().dead);
         assert!(Stat::parse("").is_none());
     }
@@ -104,9 +104,9 @@ mod tests {
     #[test]
     fn a_process_keeps_its_identity() {
         let me = i32::try_from(std::process::id()).unwrap();
-        let identity = Identity::of_child(me).unwrap();
-        assert_eq!(Identity::of_child(me).unwrap(), identity);
+        let identity = ProcessIdentity::of_child(me).unwrap();
+        assert_eq!(ProcessIdentity::of_child(me).unwrap(), identity);
         assert!(identity.instance().as_str().starts_with(&format!("{me}.")));
-        assert!(Identity::of_living(i32::MAX).unwrap().is_none());
+        assert!(ProcessIdentity::of_running(i32::MAX).unwrap().is_none());
     }
 }

@@ -8,20 +8,25 @@ use secrecy::ExposeSecret as _;
 use tokio::process::{Child, Command};
 
 use super::Options;
-use super::label::{Label, NAME};
-use crate::backend::Launch;
-use crate::backend::folder::Folder;
+use super::label::{Label, PROCESS_NAME};
+use crate::backend::LaunchSpec;
+use crate::backend::engine_folder::EngineFolder;
 
 /// Taken over from the orchestrator's own environment, with what to use where it has none.
-const TAKEN_OVER: [(&str, Option<&str>); 3] =
+const INHERITED_ENV: [(&str, Option<&str>); 3] =
     [("PATH", Some("/usr/local/bin:/usr/bin:/bin")), ("LANG", Some("C.UTF-8")), ("TZ", None)];
 
 /// The command that is the engine. Its environment is made from nothing, so that nothing of the
 /// orchestrator's own, its master key least of all, reaches an engine.
-pub(super) fn command(options: &Options, label: &Label, launch: &Launch, folder: &Folder) -> Command {
+pub(super) fn command(
+    options: &Options,
+    label: &Label,
+    launch: &LaunchSpec,
+    folder: &EngineFolder,
+) -> Command {
     let mut command = Command::new(&options.program);
-    command.arg0(NAME).args(label.arguments()).env_clear();
-    for (name, default) in TAKEN_OVER {
+    command.arg0(PROCESS_NAME).args(label.arguments()).env_clear();
+    for (name, default) in INHERITED_ENV {
         if let Some(value) = std::env::var_os(name).or_else(|| default.map(Into::into)) {
             command.env(name, value);
         }

@@ -10,7 +10,7 @@ use contract::{EngineKey, ProductId};
 use secrecy::SecretString;
 use service::clock::SystemClock;
 
-use super::identity::Identity;
+use super::identity::ProcessIdentity;
 use super::*;
 
 /// Runs until it is told to end.
@@ -38,30 +38,30 @@ impl Fixture {
         let home = options.data_root.join(engine_id.to_string());
         fs::create_dir_all(&home).unwrap();
         fs::write(home.join("engine"), script).unwrap();
-        Self { backend: another(&options), options, engine_id, _folder: folder }
+        Self { backend: new_backend(&options), options, engine_id, _folder: folder }
     }
 
-    fn launch(&self) -> Launch {
-        Launch {
+    fn launch(&self) -> LaunchSpec {
+        LaunchSpec {
             engine_id: self.engine_id,
             product_id: ProductId::new(),
             generation: 1,
-            first: true,
+            is_first: true,
             image: format!("svc-engine:{VERSION}").parse().unwrap(),
             port: 9_001,
             key_hash: EngineKey::generate().unwrap().hash(),
             env: vec![("LLM_API_KEY".into(), SecretString::from("provider secret"))],
-            caps: Caps::default(),
+            limits: ResourceLimits::default(),
         }
     }
 
-    async fn launched(&self) -> Instance {
+    async fn launch_and_wait(&self) -> Instance {
         let instance = self.backend.launch(self.launch()).await.unwrap();
-        self.log_has("ready").await;
+        self.wait_for_log_line("ready").await;
         instance
     }
 
-    async fn log_has(&self, text: &str) {
+    async fn wait_for_log_line(&self, text: &str) {
         let written = async {
             while !self.backend.log_tail(self.engine_id, 100).await.unwrap().iter().any(|line| line == text) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -70,7 +70,7 @@ impl Fixture {
         tokio::time::timeout(Duration::from_secs(10), written).await.expect("the engine never wrote it");
     }
 
-    fn own(&self) -> Target {
+    fn target(&self) -> Target {
         self.launch().target()
     }
 
@@ -87,8 +87,8 @@ impl Drop for Fixture {
             if found.is_empty() {
                 return;
             }
-            for Found { identity, generation, .. } in found {
-                if let Ok(Some(process)) = Watched::adopt(identity, generation) {
+            for FoundProcess { identity, generation, .. } in found {
+                if let Ok(Some(process)) = WatchedProcess::adopt(identity, generation) {
                     process.signal(Signal::KILL).unwrap();
                 }
             }
@@ -97,23 +97,23 @@ impl Drop for Fixture {
 }
 
 /// The processes of a deployment.
-fn found(options: &Options) -> Vec<Found> {
-    label::find(&options.deployment_id, &HashSet::new()).unwrap()
+fn found(options: &Options) -> Vec<FoundProcess> {
+    label::find_processes(&options.deployment_id, &HashSet::new()).unwrap()
 }
 
 /// The backend of an orchestrator that begins later.
-fn another(options: &Options) -> ProcessBackend {
+fn new_backend(options: &Options) -> ProcessBackend {
     ProcessBackend::new(options.clone(), Arc::new(SystemClock::new()))
 }
 
-async fn next(exits: &mut BoxStream<'static, Exit>) -> Exit {
+async fn next(exits: &mut BoxStream<'static, InstanceExit>) -> InstanceExit {
     tokio::time::timeout(Duration::from_secs(10), exits.next()).await.expect("no exit in time").unwrap()
 }
 
 #[tokio::test]
 async fn an_engine_has_its_own_folder_streams_and_environment() {
     let fixture = Fixture::new("pwd; env; cat; echo oops >&2; echo ready");
-    fixture.launched().await;
+    fixture.launch_and_wait().await;
     let log = fixture.backend.log_tail(fixture.engine_id, 100).await.unwrap();
     let home = fixture.home().display().to_string();
     assert_eq!(log[0], home);
@@ -147,16 +147,16 @@ async fn an_engine_has_its_own_folder_streams_and_environment() {
 async fn an_engine_that_obeys_ends_by_itself() {
     let fixture = Fixture::new(OBEDIENT);
     let mut exits = fixture.backend.exits();
-    let instance = fixture.launched().await;
+    let instance = fixture.launch_and_wait().await;
     assert_eq!(
         fixture.backend.list().await.unwrap(),
-        [Listed { engine_id: fixture.engine_id, instance, generation: 1, alive: true }]
+        [EngineListing { engine_id: fixture.engine_id, instance, generation: 1, running: true }]
     );
-    fixture.backend.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
-    assert_eq!(next(&mut exits).await.how.as_deref(), Some("exit status: 7"));
+    fixture.backend.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
+    assert_eq!(next(&mut exits).await.reason.as_deref(), Some("exit status: 7"));
     assert!(fixture.backend.list().await.unwrap().is_empty());
     // There is nothing to stop, and that is well.
-    fixture.backend.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
+    fixture.backend.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
 }
 
 /// Between fork and exec a child of an engine bears its label. This one stays like that.
@@ -165,7 +165,7 @@ async fn a_child_of_an_engine_is_no_engine() {
     let fixture = Fixture::new(
         "( while :; do sleep 0.01; done ) & child=$!; trap 'kill $child; exit 0' TERM; echo ready; wait",
     );
-    let instance = fixture.launched().await;
+    let instance = fixture.launch_and_wait().await;
     let engine: i32 = instance.as_str().split('.').next().unwrap().parse().unwrap();
     let children = fs::read_to_string(format!("/proc/{engine}/task/{engine}/children")).unwrap();
     let child: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
@@ -173,23 +173,23 @@ async fn a_child_of_an_engine_is_no_engine() {
     assert_eq!(line(child), line(engine), "the child does not bear the label");
     let found = found(&fixture.options);
     assert_eq!(found.iter().map(|found| found.identity.instance()).collect::<Vec<_>>(), [instance]);
-    fixture.backend.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
+    fixture.backend.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
 }
 
 #[tokio::test]
 async fn lesson_o07_an_engine_that_does_not_obey_is_gone_after_its_grace() {
     let fixture = Fixture::new(STUBBORN);
     let mut exits = fixture.backend.exits();
-    fixture.launched().await;
-    fixture.backend.stop(fixture.own(), Duration::from_millis(50)).await.unwrap();
-    assert_eq!(next(&mut exits).await.how.as_deref(), Some("signal: 9 (SIGKILL)"));
+    fixture.launch_and_wait().await;
+    fixture.backend.stop(fixture.target(), Duration::from_millis(50)).await.unwrap();
+    assert_eq!(next(&mut exits).await.reason.as_deref(), Some("signal: 9 (SIGKILL)"));
     assert!(found(&fixture.options).is_empty());
 }
 
 #[tokio::test]
 async fn a_launch_ends_the_engines_earlier_process_first() {
     let fixture = Fixture::new(STUBBORN);
-    let first = fixture.launched().await;
+    let first = fixture.launch_and_wait().await;
     let second = fixture.backend.launch(fixture.launch()).await.unwrap();
     assert_ne!(first, second);
     assert_eq!(found(&fixture.options).len(), 1);
@@ -198,23 +198,28 @@ async fn a_launch_ends_the_engines_earlier_process_first() {
 #[tokio::test]
 async fn a_later_orchestrator_finds_watches_and_ends_what_an_earlier_one_launched() {
     let fixture = Fixture::new(OBEDIENT);
-    let instance = fixture.launched().await;
-    let later = another(&fixture.options);
+    let instance = fixture.launch_and_wait().await;
+    let later = new_backend(&fixture.options);
     let mut exits = later.exits();
     let listed = later.list().await.unwrap();
     assert_eq!(
         listed,
-        [Listed { engine_id: fixture.engine_id, instance: instance.clone(), generation: 1, alive: true }]
+        [EngineListing {
+            engine_id: fixture.engine_id,
+            instance: instance.clone(),
+            generation: 1,
+            running: true
+        }]
     );
-    later.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
+    later.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
     let exit = next(&mut exits).await;
     assert_eq!((exit.engine_id, exit.instance), (fixture.engine_id, instance));
     // Another deployment's engines are none of ours.
     let fixture = Fixture::new(OBEDIENT);
-    fixture.launched().await;
-    let stranger = another(&Options { deployment_id: "another".into(), ..fixture.options.clone() });
+    fixture.launch_and_wait().await;
+    let stranger = new_backend(&Options { deployment_id: "another".into(), ..fixture.options.clone() });
     assert!(stranger.list().await.unwrap().is_empty());
-    stranger.kill(fixture.own()).await.unwrap();
+    stranger.kill(fixture.target()).await.unwrap();
     assert_eq!(fixture.backend.list().await.unwrap().len(), 1);
 }
 
@@ -222,17 +227,17 @@ async fn a_later_orchestrator_finds_watches_and_ends_what_an_earlier_one_launche
 #[tokio::test]
 async fn lesson_o01_what_bears_our_name_and_anothers_label_is_never_touched() {
     let fixture = Fixture::new(OBEDIENT);
-    let instance = fixture.launched().await;
+    let instance = fixture.launch_and_wait().await;
     let roots = tempfile::tempdir().unwrap();
-    let stranger = another(&Options {
+    let stranger = new_backend(&Options {
         deployment_id: "another".into(),
         data_root: roots.path().join("engines"),
         ..fixture.options.clone()
     });
     assert!(stranger.list().await.unwrap().is_empty());
-    stranger.stop(fixture.own(), Duration::ZERO).await.unwrap();
-    stranger.kill(fixture.own()).await.unwrap();
-    stranger.remove(fixture.own()).await.unwrap();
+    stranger.stop(fixture.target(), Duration::ZERO).await.unwrap();
+    stranger.kill(fixture.target()).await.unwrap();
+    stranger.remove_with_data(fixture.target()).await.unwrap();
     assert!(fixture.home().exists());
     let found = found(&fixture.options);
     assert_eq!(found.iter().map(|found| found.identity.instance()).collect::<Vec<_>>(), [instance]);
@@ -242,20 +247,20 @@ async fn lesson_o01_what_bears_our_name_and_anothers_label_is_never_touched() {
 #[tokio::test]
 async fn lesson_o24_what_a_replaced_orchestrator_does_late_touches_no_later_process() {
     let fixture = Fixture::new(STUBBORN);
-    fixture.launched().await;
-    let successor = another(&fixture.options);
-    let later = Launch { generation: 2, ..fixture.launch() };
+    fixture.launch_and_wait().await;
+    let successor = new_backend(&fixture.options);
+    let later = LaunchSpec { generation: 2, ..fixture.launch() };
     let instance = successor.launch(later).await.unwrap();
     let superseded = Err(BackendError::Superseded { generation: 2 });
     let late = &fixture.backend;
-    assert_eq!(late.stop(fixture.own(), Duration::ZERO).await, superseded);
-    assert_eq!(late.kill(fixture.own()).await, superseded);
-    assert_eq!(late.clear(fixture.own()).await, superseded);
-    assert_eq!(late.remove(fixture.own()).await, superseded);
+    assert_eq!(late.stop(fixture.target(), Duration::ZERO).await, superseded);
+    assert_eq!(late.kill(fixture.target()).await, superseded);
+    assert_eq!(late.remove_instance(fixture.target()).await, superseded);
+    assert_eq!(late.remove_with_data(fixture.target()).await, superseded);
     assert_eq!(late.launch(fixture.launch()).await.map(drop), superseded);
     // One that had looked for other processes before it was frozen.
     assert_eq!(late.inner.launch(&fixture.launch()).await.map(drop), superseded);
-    let alive = Listed { engine_id: fixture.engine_id, instance, generation: 2, alive: true };
+    let alive = EngineListing { engine_id: fixture.engine_id, instance, generation: 2, running: true };
     for backend in [&successor, late] {
         assert_eq!(backend.list().await.unwrap(), std::slice::from_ref(&alive));
     }
@@ -266,10 +271,10 @@ async fn lesson_o24_what_a_replaced_orchestrator_does_late_touches_no_later_proc
 async fn of_two_orchestrators_that_launch_at_once_the_later_change_has_the_engine() {
     let fixture = Fixture::new(STUBBORN);
     fs::write(fixture.home().join("brain.sqlite"), "").unwrap();
-    let successor = another(&fixture.options);
+    let successor = new_backend(&fixture.options);
     for generation in 2..12 {
-        let later = Launch { generation, ..fixture.launch() };
-        let earlier = Launch { generation: generation - 1, ..fixture.launch() };
+        let later = LaunchSpec { generation, ..fixture.launch() };
+        let earlier = LaunchSpec { generation: generation - 1, ..fixture.launch() };
         let (_, instance) = tokio::join!(fixture.backend.launch(earlier), successor.launch(later));
         let instance = instance.unwrap();
         let found = found(&fixture.options);
@@ -293,7 +298,7 @@ async fn lesson_o07_two_hundred_naps_leave_the_brain_intact() {
             }
         };
         tokio::time::timeout(Duration::from_secs(5), up).await.expect("the brain is not as it was");
-        fixture.backend.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
+        fixture.backend.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
         expected.push_str("down\n");
     }
     assert_eq!(fs::read_to_string(&brain).unwrap(), expected);
@@ -311,27 +316,30 @@ async fn lesson_o19_what_an_earlier_version_started_is_found_and_driven() {
         .collect();
     let mut command = tokio::process::Command::new("/bin/sh");
     command.arg0(&words[0]).args(&words[1..]).current_dir(fixture.home());
-    let folder = fixture.backend.inner.folders.of(fixture.engine_id);
+    let folder = fixture.backend.inner.folders.folder(fixture.engine_id);
     folder.prepare(true).unwrap();
     let mut earlier = spawn::spawn(command, folder.open_log().unwrap()).unwrap();
-    fixture.log_has("ready").await;
+    fixture.wait_for_log_line("ready").await;
     let listed = fixture.backend.list().await.unwrap();
     assert_eq!(listed.iter().map(|listed| listed.engine_id).collect::<Vec<_>>(), [fixture.engine_id]);
-    fixture.backend.stop(fixture.own(), Duration::from_secs(30)).await.unwrap();
+    fixture.backend.stop(fixture.target(), Duration::from_secs(30)).await.unwrap();
     assert_eq!(earlier.wait().await.unwrap().code(), Some(7));
 }
 
 #[tokio::test]
 async fn an_adoption_that_fails_part_way_leaves_nothing_to_be_watched_twice() {
     let fixture = Fixture::new(OBEDIENT);
-    let instance = fixture.launched().await;
-    let later = another(&fixture.options);
+    let instance = fixture.launch_and_wait().await;
+    let later = new_backend(&fixture.options);
     let mut found = found(&fixture.options);
-    let none = Identity { pid: 0, ..found[0].identity.clone() };
-    found.push(Found { engine_id: EngineId::new(), identity: none, generation: 1 });
+    let none = ProcessIdentity { pid: 0, ..found[0].identity.clone() };
+    found.push(FoundProcess { engine_id: EngineId::new(), identity: none, generation: 1 });
     assert!(later.inner.watch_all(found).is_err());
     let listed = later.list().await.unwrap();
-    assert_eq!(listed, [Listed { engine_id: fixture.engine_id, instance, generation: 1, alive: true }]);
+    assert_eq!(
+        listed,
+        [EngineListing { engine_id: fixture.engine_id, instance, generation: 1, running: true }]
+    );
 }
 
 #[tokio::test]
@@ -345,7 +353,7 @@ async fn a_kill_that_comes_while_an_engine_is_launched_ends_it() {
             // The caller gives up at some moment; the launch may go on.
             () = tokio::task::yield_now() => {}
         }
-        fixture.backend.kill(fixture.own()).await.unwrap();
+        fixture.backend.kill(fixture.target()).await.unwrap();
         assert!(found(&fixture.options).is_empty());
     }
 }
@@ -353,28 +361,28 @@ async fn a_kill_that_comes_while_an_engine_is_launched_ends_it() {
 #[tokio::test]
 async fn lesson_o14_removal_ends_the_engine_and_takes_its_folder() {
     let fixture = Fixture::new(STUBBORN);
-    fixture.launched().await;
-    fixture.backend.remove(fixture.own()).await.unwrap();
+    fixture.launch_and_wait().await;
+    fixture.backend.remove_with_data(fixture.target()).await.unwrap();
     assert!(!fixture.home().exists() && fixture.options.data_root.exists());
     assert!(found(&fixture.options).is_empty());
-    fixture.backend.remove(fixture.own()).await.unwrap();
+    fixture.backend.remove_with_data(fixture.target()).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_recycled_pid_is_never_taken_for_an_engine() {
     let fixture = Fixture::new(OBEDIENT);
-    fixture.launched().await;
+    fixture.launch_and_wait().await;
     let identity = found(&fixture.options).remove(0).identity;
-    let of_old = Identity { started: identity.started - 1, ..identity.clone() };
-    assert!(Watched::adopt(of_old, 1).unwrap().is_none());
-    let of_another_boot = Identity { boot_id: "another".into(), ..identity };
-    assert!(Watched::adopt(of_another_boot, 1).unwrap().is_none());
+    let of_old = ProcessIdentity { start_ticks: identity.start_ticks - 1, ..identity.clone() };
+    assert!(WatchedProcess::adopt(of_old, 1).unwrap().is_none());
+    let of_another_boot = ProcessIdentity { boot_id: "another".into(), ..identity };
+    assert!(WatchedProcess::adopt(of_another_boot, 1).unwrap().is_none());
 }
 
 #[tokio::test]
 async fn what_cannot_be_launched_says_why() {
     let fixture = Fixture::new(OBEDIENT);
-    let backend = another(&Options { program: "/nowhere/roundhouse".into(), ..fixture.options.clone() });
+    let backend = new_backend(&Options { program: "/nowhere/roundhouse".into(), ..fixture.options.clone() });
     let error = backend.launch(fixture.launch()).await.unwrap_err();
     assert!(matches!(&error, BackendError::Failed(why) if why.contains("No such file")), "{error}");
     let other: EngineImage = "svc-engine:99.0.0".parse().unwrap();
@@ -396,8 +404,8 @@ async fn a_port_is_free_unless_something_listens_there() {
 #[tokio::test]
 async fn those_who_look_for_processes_at_once_share_a_look_and_see_what_was_launched_before() {
     let fixture = Fixture::new(OBEDIENT);
-    fixture.launched().await;
-    let other = another(&fixture.options);
+    fixture.launch_and_wait().await;
+    let other = new_backend(&fixture.options);
     let mut pings: FuturesUnordered<_> = (0..50).map(|_| other.ping()).collect();
     while let Some(pinged) = pings.next().await {
         pinged.unwrap();

@@ -6,29 +6,29 @@ use secrecy::ExposeSecret as _;
 use serde_json::json;
 
 use crate::backend::BackendError;
-use crate::testing::{Call, Fault, Health, TestApp, short};
+use crate::testing::{BackendCall, Fault, SimulatedHealth, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Between two looks at something that is to come about: time passes only while nobody looks.
-const PAUSE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[tokio::test]
 async fn an_engines_life_is_in_the_ledger() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    assert_eq!(short(product.provision("ann").await), "200 running");
-    assert_eq!(short(product.admit("ann", json!({})).await), "200 running");
-    assert_eq!(short(product.stop("ann").await), "200 stopped");
-    assert_eq!(short(product.admit("ann", json!({"auto_wake": true})).await), "200 engine_stopped");
-    assert_eq!(short(product.start("ann").await), "200 running");
+    let product = app.register_product("demo", json!({})).await;
+    assert_eq!(summarize(product.provision("ann").await), "200 running");
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "200 running");
+    assert_eq!(summarize(product.stop("ann").await), "200 stopped");
+    assert_eq!(summarize(product.admit("ann", json!({"auto_wake": true})).await), "200 engine_stopped");
+    assert_eq!(summarize(product.start("ann").await), "200 running");
     assert_eq!(app.orchestrator.fleet().sleep_all("up_ended").await.unwrap(), 1);
-    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_sleeping");
-    assert_eq!(short(product.admit("ann", json!({"auto_wake": true})).await), "200 running");
-    assert_eq!(short(product.delete("ann").await), "200 destroyed");
-    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_not_found");
-    assert_eq!(short(product.admit("bob", json!({"auto_provision": true})).await), "200 running");
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_sleeping");
+    assert_eq!(summarize(product.admit("ann", json!({"auto_wake": true})).await), "200 running");
+    assert_eq!(summarize(product.delete("ann").await), "200 destroyed");
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_not_found");
+    assert_eq!(summarize(product.admit("bob", json!({"auto_provision": true})).await), "200 running");
     assert_eq!(
-        app.ledger().await,
+        app.audit_lines().await,
         [
             "provision none→running requested",
             "stop running→stopped requested",
@@ -39,22 +39,24 @@ async fn an_engines_life_is_in_the_ledger() {
             "provision none→running auto_provision",
         ]
     );
-    app.assert_in_order().await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn an_admit_of_a_running_engine_asks_the_backend_nothing_and_writes_nothing() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let (_, provisioned) = product.provision("ann").await;
-    let calls = [Call::Ping, Call::CheckImage, Call::Launch, Call::List].map(|call| app.backend.count(call));
+    let calls = [BackendCall::Ping, BackendCall::CheckImage, BackendCall::Launch, BackendCall::List]
+        .map(|call| app.backend.count(call));
     let before = app.rows("SELECT audit_hash, CAST(audit_seq AS TEXT) FROM products").await;
     for _ in 0..10 {
         let (status, admitted) = product.admit("ann", json!({"auto_provision": true})).await;
         assert_eq!(status, 200);
         assert_eq!(admitted["engine"]["api_key"], provisioned["api_key"]);
     }
-    let after = [Call::Ping, Call::CheckImage, Call::Launch, Call::List].map(|call| app.backend.count(call));
+    let after = [BackendCall::Ping, BackendCall::CheckImage, BackendCall::Launch, BackendCall::List]
+        .map(|call| app.backend.count(call));
     assert_eq!(after, calls);
     assert_eq!(app.rows("SELECT audit_hash, CAST(audit_seq AS TEXT) FROM products").await, before);
 }
@@ -62,7 +64,7 @@ async fn an_admit_of_a_running_engine_asks_the_backend_nothing_and_writes_nothin
 #[tokio::test]
 async fn an_engine_gets_the_hash_of_its_key_and_its_own_secrets_key() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let (_, ann) = product.provision("ann").await;
     product.provision("bob").await;
     let launches = app.backend.launches();
@@ -87,69 +89,69 @@ async fn an_engine_gets_the_hash_of_its_key_and_its_own_secrets_key() {
 #[tokio::test]
 async fn lesson_o13_a_port_that_turns_out_to_be_taken_is_changed_for_another() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let taken = |port| Fault::Error(BackendError::PortTaken(port));
-    app.backend.script(Call::Launch, taken(9_001));
-    app.backend.script(Call::Launch, taken(9_002));
+    app.backend.inject(BackendCall::Launch, taken(9_001));
+    app.backend.inject(BackendCall::Launch, taken(9_002));
     let (status, ann) = product.provision("ann").await;
     assert_eq!((status, ann["url"].as_str()), (200, Some("http://127.0.0.1:9003")));
     assert_eq!(product.get("ann").await.1["url"], ann["url"]);
     // The ports that were passed over are not lost to others.
     product.stop("ann").await;
-    app.backend.script(Call::Launch, taken(9_003));
+    app.backend.inject(BackendCall::Launch, taken(9_003));
     assert_eq!(product.start("ann").await.1["url"], "http://127.0.0.1:9004");
-    app.assert_in_order().await;
+    app.assert_consistent().await;
     // A host on which every port is taken.
     for user in ["bob", "eve"] {
-        let tries = app.backend.count(Call::Launch);
-        (0..16).for_each(|_| app.backend.script(Call::Launch, taken(9_005)));
-        assert_eq!(short(product.provision(user).await), "503 PORT_EXHAUSTION");
-        assert_eq!(app.backend.count(Call::Launch) - tries, 16);
-        assert_eq!(short(product.get(user).await), "404 ENGINE_NOT_FOUND");
+        let tries = app.backend.count(BackendCall::Launch);
+        (0..16).for_each(|_| app.backend.inject(BackendCall::Launch, taken(9_005)));
+        assert_eq!(summarize(product.provision(user).await), "503 PORT_EXHAUSTION");
+        assert_eq!(app.backend.count(BackendCall::Launch) - tries, 16);
+        assert_eq!(summarize(product.get(user).await), "404 ENGINE_NOT_FOUND");
     }
     product.stop("ann").await;
-    (0..16).for_each(|_| app.backend.script(Call::Launch, taken(9_005)));
-    assert_eq!(short(product.start("ann").await), "503 PORT_EXHAUSTION");
-    assert_eq!(short(product.get("ann").await), "200 stopped");
-    app.assert_in_order().await;
+    (0..16).for_each(|_| app.backend.inject(BackendCall::Launch, taken(9_005)));
+    assert_eq!(summarize(product.start("ann").await), "503 PORT_EXHAUSTION");
+    assert_eq!(summarize(product.get("ann").await), "200 stopped");
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn a_provision_that_fails_leaves_only_its_row_in_the_ledger() {
     let refused = BackendError::Failed("no space on the device".into());
     for (fault, health, expected, cause) in [
-        (Some(Fault::Error(refused)), Health::Well, "502 BACKEND_ERROR", "backend"),
-        (Some(Fault::Hang), Health::Well, "502 BACKEND_ERROR", "backend"),
-        (Some(Fault::Exit), Health::Silent, "502 BACKEND_ERROR", "exit"),
-        (None, Health::Provider("no API key"), "504 BOOT_TIMEOUT", "boot_timeout"),
-        (None, Health::Silent, "504 BOOT_TIMEOUT", "boot_timeout"),
-        (None, Health::Stranger, "504 BOOT_TIMEOUT", "boot_timeout"),
+        (Some(Fault::Error(refused)), SimulatedHealth::Healthy, "502 BACKEND_ERROR", "backend"),
+        (Some(Fault::Hang), SimulatedHealth::Healthy, "502 BACKEND_ERROR", "backend"),
+        (Some(Fault::Exit), SimulatedHealth::Unreachable, "502 BACKEND_ERROR", "exit"),
+        (None, SimulatedHealth::Provider("no API key"), "504 BOOT_TIMEOUT", "boot_timeout"),
+        (None, SimulatedHealth::Unreachable, "504 BOOT_TIMEOUT", "boot_timeout"),
+        (None, SimulatedHealth::WrongEngine, "504 BOOT_TIMEOUT", "boot_timeout"),
     ] {
         let app = TestApp::new().await;
-        let product = app.product("demo", json!({"max_engines": 1})).await;
+        let product = app.register_product("demo", json!({"max_engines": 1})).await;
         if let Some(fault) = fault {
-            app.backend.script(Call::Launch, fault);
+            app.backend.inject(BackendCall::Launch, fault);
         }
         app.backend.set_health(health);
         let answer = app.while_time_passes(SECOND, product.provision("ann")).await;
         let message = answer.1["error"]["message"].as_str().unwrap().to_owned();
-        assert_eq!(short(answer), expected, "{message}");
-        app.assert_in_order().await;
-        assert_eq!(short(product.get("ann").await), "404 ENGINE_NOT_FOUND");
-        assert_eq!(app.ledger().await, [format!("provision_failed none→none {cause}")]);
+        assert_eq!(summarize(answer), expected, "{message}");
+        app.assert_consistent().await;
+        assert_eq!(summarize(product.get("ann").await), "404 ENGINE_NOT_FOUND");
+        assert_eq!(app.audit_lines().await, [format!("provision_failed none→none {cause}")]);
         let detail = app.rows("SELECT detail FROM audit_log WHERE event = 'provision_failed'").await;
         assert!(detail[0][0].contains("the last words"), "{detail:?}");
         // Its place in the quota and its port are free again.
-        app.backend.set_health(Health::Well);
-        assert_eq!(short(product.provision("bob").await), "200 running");
+        app.backend.set_health(SimulatedHealth::Healthy);
+        assert_eq!(summarize(product.provision("bob").await), "200 running");
     }
 }
 
 #[tokio::test]
 async fn a_provisions_timeout_names_the_subsystem_and_its_reason() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    app.backend.set_health(Health::Provider("LLM_API_KEY is not set"));
+    let product = app.register_product("demo", json!({})).await;
+    app.backend.set_health(SimulatedHealth::Provider("LLM_API_KEY is not set"));
     let (_, answer) = app.while_time_passes(SECOND, product.provision("ann")).await;
     let message = answer["error"]["message"].as_str().unwrap();
     assert!(message.contains("llm_provider: LLM_API_KEY is not set"), "{message}");
@@ -158,8 +160,8 @@ async fn a_provisions_timeout_names_the_subsystem_and_its_reason() {
 #[tokio::test]
 async fn an_engine_that_ends_while_it_boots_is_not_waited_for() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    app.backend.script(Call::Launch, Fault::Exit);
+    let product = app.register_product("demo", json!({})).await;
+    app.backend.inject(BackendCall::Launch, Fault::Exit);
     // The clock stands still: only the exit can end this.
     let (status, answer) = product.provision("ann").await;
     let message = answer["error"]["message"].as_str().unwrap();
@@ -170,55 +172,55 @@ async fn an_engine_that_ends_while_it_boots_is_not_waited_for() {
 #[tokio::test]
 async fn an_engine_whose_port_was_taken_is_not_mistaken_for_what_took_it() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    app.backend.set_health(Health::Stranger);
-    app.backend.script(Call::Launch, Fault::Exit);
+    let product = app.register_product("demo", json!({})).await;
+    app.backend.set_health(SimulatedHealth::WrongEngine);
+    app.backend.inject(BackendCall::Launch, Fault::Exit);
     // The clock stands still: what answers well on the port must not hide that the engine has ended.
     let (status, answer) = product.provision("ann").await;
     let message = answer["error"]["message"].as_str().unwrap();
     assert_eq!(status, 502, "{message}");
     assert!(message.contains("exit status: 1"), "{message}");
     // Nor is it for an engine that is started again.
-    app.backend.set_health(Health::Well);
+    app.backend.set_health(SimulatedHealth::Healthy);
     product.provision("ann").await;
     product.stop("ann").await;
-    app.backend.set_health(Health::Stranger);
+    app.backend.set_health(SimulatedHealth::WrongEngine);
     let (status, answer) = app.while_time_passes(SECOND, product.start("ann")).await;
     let message = answer["error"]["message"].as_str().unwrap();
     assert_eq!(status, 504, "{message}");
     assert!(message.contains("does not take this engine's key"), "{message}");
-    app.assert_in_order().await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn a_wake_waits_for_the_brain_and_not_for_the_provider() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     product.stop("ann").await;
-    app.backend.set_health(Health::Provider("down"));
-    assert_eq!(short(product.start("ann").await), "200 running");
+    app.backend.set_health(SimulatedHealth::Provider("down"));
+    assert_eq!(summarize(product.start("ann").await), "200 running");
 }
 
 #[tokio::test]
 async fn a_start_that_fails_makes_the_engine_failed_once() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     product.stop("ann").await;
-    app.backend.set_health(Health::Database("disk full"));
+    app.backend.set_health(SimulatedHealth::Database("disk full"));
     let answer = app.while_time_passes(SECOND, product.start("ann")).await;
-    assert_eq!(short(answer), "504 BOOT_TIMEOUT");
-    assert_eq!(short(product.get("ann").await), "200 failed");
+    assert_eq!(summarize(answer), "504 BOOT_TIMEOUT");
+    assert_eq!(summarize(product.get("ann").await), "200 failed");
     let admitted = app.while_time_passes(SECOND, product.admit("ann", json!({"auto_wake": true}))).await;
-    assert_eq!(short(admitted), "200 engine_unhealthy");
-    assert_eq!(short(product.stop("ann").await), "409 ENGINE_NOT_RUNNING");
+    assert_eq!(summarize(admitted), "200 engine_unhealthy");
+    assert_eq!(summarize(product.stop("ann").await), "409 ENGINE_NOT_RUNNING");
     // Failing from `failed` is no further crash.
     app.while_time_passes(SECOND, product.start("ann")).await;
-    app.assert_in_order().await;
-    app.backend.set_health(Health::Well);
-    assert_eq!(short(product.start("ann").await), "200 running");
-    let ledger = app.ledger().await;
+    app.assert_consistent().await;
+    app.backend.set_health(SimulatedHealth::Healthy);
+    assert_eq!(summarize(product.start("ann").await), "200 running");
+    let ledger = app.audit_lines().await;
     assert_eq!(ledger[2], "crash stopped→failed database: disk full");
     assert_eq!(ledger.iter().filter(|row| row.starts_with("crash")).count(), 1, "{ledger:?}");
     assert_eq!(ledger.last().unwrap(), "start failed→running requested");
@@ -227,58 +229,58 @@ async fn a_start_that_fails_makes_the_engine_failed_once() {
 #[tokio::test]
 async fn a_launch_that_the_backend_never_answered_says_nothing_about_the_engine() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     product.stop("ann").await;
-    app.backend.script(Call::Launch, Fault::Hang);
+    app.backend.inject(BackendCall::Launch, Fault::Hang);
     let answer = app.while_time_passes(SECOND, product.start("ann")).await;
-    assert_eq!(short(answer), "502 BACKEND_ERROR");
-    assert_eq!(short(product.get("ann").await), "200 stopped");
-    assert_eq!(app.ledger().await.len(), 2);
-    app.assert_in_order().await;
+    assert_eq!(summarize(answer), "502 BACKEND_ERROR");
+    assert_eq!(summarize(product.get("ann").await), "200 stopped");
+    assert_eq!(app.audit_lines().await.len(), 2);
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn an_image_that_the_backend_does_not_have_is_refused_before_anything_is_claimed() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let body = json!({"user_id": "ann", "engine_version": "svc-engine:99.0.0"});
-    assert_eq!(short(product.call("POST", "/engines/provision", &body).await), "502 BACKEND_ERROR");
-    assert_eq!(app.backend.count(Call::Launch), 0);
-    assert!(app.ledger().await.is_empty());
+    assert_eq!(summarize(product.call("POST", "/engines/provision", &body).await), "502 BACKEND_ERROR");
+    assert_eq!(app.backend.count(BackendCall::Launch), 0);
+    assert!(app.audit_lines().await.is_empty());
 }
 
 #[tokio::test]
 async fn an_exit_is_a_crash_once_it_has_lasted_a_second() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     let engine_id = app.backend.running().into_iter().next().unwrap();
     let mut noticed = app.orchestrator.fleet().exits.subscribe();
     let crashed = app.elapsed();
     app.backend.crash(engine_id);
     noticed.recv().await.unwrap();
-    assert_eq!(short(product.get("ann").await), "200 running");
+    assert_eq!(summarize(product.get("ann").await), "200 running");
     let failed = async {
-        while short(product.get("ann").await) != "200 failed" {
-            tokio::time::sleep(PAUSE).await;
+        while summarize(product.get("ann").await) != "200 failed" {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     app.while_time_passes(Duration::from_millis(100), failed).await;
     assert!(app.elapsed() >= crashed + SECOND, "failed at {:?}", app.elapsed());
     assert_eq!(
-        app.ledger().await[1],
+        app.audit_lines().await[1],
         "crash running→failed the engine ended by itself (signal: 9 (SIGKILL))"
     );
-    app.assert_in_order().await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn a_port_is_kept_at_rest_until_no_other_is_free() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     for user in 0..100 {
-        assert_eq!(short(product.provision(&format!("u{user}")).await), "200 running");
+        assert_eq!(summarize(product.provision(&format!("u{user}")).await), "200 running");
     }
     let (status, _, answer) = app
         .send("POST", "/engines/provision", &[("X-Platform-Key", &product.key)], r#"{"user_id": "one more"}"#)
@@ -290,22 +292,22 @@ async fn a_port_is_kept_at_rest_until_no_other_is_free() {
     let (_, taker) = product.provision("one more").await;
     assert_eq!(taker["url"], before["url"]);
     assert_eq!(product.get("u7").await.1["url"], json!(null));
-    assert_eq!(short(product.start("u7").await), "503 PORT_EXHAUSTION");
-    assert_eq!(short(product.get("u7").await), "200 stopped");
+    assert_eq!(summarize(product.start("u7").await), "503 PORT_EXHAUSTION");
+    assert_eq!(summarize(product.get("u7").await), "200 stopped");
     product.delete("one%20more").await;
     let (_, started) = product.start("u7").await;
     assert_eq!(started["url"], before["url"]);
-    app.assert_in_order().await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn a_port_that_something_else_holds_is_skipped() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    app.backend.hold_port(9_001);
+    let product = app.register_product("demo", json!({})).await;
+    app.backend.occupy_port(9_001);
     let (_, ann) = product.provision("ann").await;
     assert_eq!(ann["url"], "http://127.0.0.1:9002");
     product.stop("ann").await;
-    app.backend.hold_port(9_002);
+    app.backend.occupy_port(9_002);
     assert_eq!(product.start("ann").await.1["url"], "http://127.0.0.1:9003");
 }

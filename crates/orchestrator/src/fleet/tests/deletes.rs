@@ -5,126 +5,129 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::backend::BackendError;
-use crate::testing::{Call, Fault, TestApp, short};
+use crate::testing::{BackendCall, Fault, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Between two looks at something that is to come about: time passes only while nobody looks.
-const PAUSE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-fn out_of_reach() -> Fault {
+fn unreachable_backend() -> Fault {
     Fault::Error(BackendError::Unreachable("connection refused".into()))
 }
 
 #[tokio::test]
 async fn a_delete_cancels_a_provision_and_a_waiting_admit_goes_on_as_for_no_engine() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    app.backend.script(Call::Launch, Fault::Hang);
-    let meanwhile = async {
-        app.until(|| app.backend.count(Call::Launch) == 1).await;
+    let product = app.register_product("demo", json!({})).await;
+    app.backend.inject(BackendCall::Launch, Fault::Hang);
+    let steps_during_claim = async {
+        app.wait_until(|| app.backend.count(BackendCall::Launch) == 1).await;
         let admit = product.admit("ann", json!({"auto_provision": true}));
         let delete = async {
             // The provision's caller, and the admit.
-            app.until(|| app.orchestrator.fleet().flights.awaited() == 2).await;
+            app.wait_until(|| app.orchestrator.fleet().operations.waiter_count() == 2).await;
             product.delete("ann").await
         };
         tokio::join!(admit, delete)
     };
-    let (provisioned, (admitted, deleted)) = tokio::join!(product.provision("ann"), meanwhile);
-    assert_eq!(short(provisioned), "404 ENGINE_NOT_FOUND");
-    assert_eq!(short(deleted), "200 destroyed");
-    assert_eq!(short(admitted), "200 running");
-    let ledger = app.ledger().await;
+    let (provisioned, (admitted, deleted)) = tokio::join!(product.provision("ann"), steps_during_claim);
+    assert_eq!(summarize(provisioned), "404 ENGINE_NOT_FOUND");
+    assert_eq!(summarize(deleted), "200 destroyed");
+    assert_eq!(summarize(admitted), "200 running");
+    let ledger = app.audit_lines().await;
     assert_eq!(ledger, ["destroy none→none requested", "provision none→running auto_provision"]);
-    app.assert_in_order().await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn a_start_or_stop_that_a_delete_overtakes_is_404() {
-    for (call, count) in [(Call::Launch, 2), (Call::Stop, 1)] {
+    for (call, count) in [(BackendCall::Launch, 2), (BackendCall::Stop, 1)] {
         let app = TestApp::new().await;
-        let product = app.product("demo", json!({})).await;
+        let product = app.register_product("demo", json!({})).await;
         product.provision("ann").await;
-        if call == Call::Launch {
+        if call == BackendCall::Launch {
             product.stop("ann").await;
         }
-        app.backend.script(call, Fault::Hang);
-        let meanwhile = async {
-            app.until(|| app.backend.count(call) == count).await;
+        app.backend.inject(call, Fault::Hang);
+        let steps_during_claim = async {
+            app.wait_until(|| app.backend.count(call) == count).await;
             product.delete("ann").await
         };
         let change = async {
-            if call == Call::Launch { product.start("ann").await } else { product.stop("ann").await }
+            if call == BackendCall::Launch { product.start("ann").await } else { product.stop("ann").await }
         };
-        let (changed, deleted) = tokio::join!(change, meanwhile);
-        assert_eq!(short(changed), "404 ENGINE_NOT_FOUND");
-        assert_eq!(short(deleted), "200 destroyed");
-        app.assert_in_order().await;
+        let (changed, deleted) = tokio::join!(change, steps_during_claim);
+        assert_eq!(summarize(changed), "404 ENGINE_NOT_FOUND");
+        assert_eq!(summarize(deleted), "200 destroyed");
+        app.assert_consistent().await;
     }
 }
 
 #[tokio::test]
 async fn while_an_engine_is_destroyed() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    app.backend.script(Call::Remove, Fault::Late(SECOND * 5));
-    let meanwhile = async {
-        app.until(|| app.backend.count(Call::Remove) == 1).await;
-        assert_eq!(short(product.get("ann").await), "200 destroying");
-        assert_eq!(short(product.delete("ann").await), "404 ENGINE_NOT_FOUND");
-        assert_eq!(short(product.start("ann").await), "404 ENGINE_NOT_FOUND");
-        assert_eq!(short(product.stop("ann").await), "404 ENGINE_NOT_FOUND");
-        assert_eq!(short(product.provision("ann").await), "409 ENGINE_ALREADY_EXISTS");
+    app.backend.inject(BackendCall::Remove, Fault::Delay(SECOND * 5));
+    let steps_during_claim = async {
+        app.wait_until(|| app.backend.count(BackendCall::Remove) == 1).await;
+        assert_eq!(summarize(product.get("ann").await), "200 destroying");
+        assert_eq!(summarize(product.delete("ann").await), "404 ENGINE_NOT_FOUND");
+        assert_eq!(summarize(product.start("ann").await), "404 ENGINE_NOT_FOUND");
+        assert_eq!(summarize(product.stop("ann").await), "404 ENGINE_NOT_FOUND");
+        assert_eq!(summarize(product.provision("ann").await), "409 ENGINE_ALREADY_EXISTS");
         app.while_time_passes(SECOND, product.admit("ann", json!({}))).await
     };
-    let (deleted, admitted) = tokio::join!(product.delete("ann"), meanwhile);
-    assert_eq!((short(deleted), short(admitted)), ("200 destroyed".into(), "200 engine_not_found".into()));
+    let (deleted, admitted) = tokio::join!(product.delete("ann"), steps_during_claim);
+    assert_eq!(
+        (summarize(deleted), summarize(admitted)),
+        ("200 destroyed".into(), "200 engine_not_found".into())
+    );
 }
 
 #[tokio::test]
 async fn two_deletes_at_once_destroy_once() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     let (one, other) = tokio::join!(product.delete("ann"), product.delete("ann"));
-    let mut answers = [short(one), short(other)];
+    let mut answers = [summarize(one), summarize(other)];
     answers.sort();
     assert_eq!(answers, ["200 destroyed", "404 ENGINE_NOT_FOUND"]);
-    assert_eq!(app.ledger().await.len(), 2);
+    assert_eq!(app.audit_lines().await.len(), 2);
 }
 
 #[tokio::test]
 async fn a_delete_without_a_backend_changes_nothing() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    app.backend.script(Call::Ping, out_of_reach());
-    assert_eq!(short(product.delete("ann").await), "502 BACKEND_ERROR");
-    assert_eq!(short(product.get("ann").await), "200 running");
-    app.assert_in_order().await;
+    app.backend.inject(BackendCall::Ping, unreachable_backend());
+    assert_eq!(summarize(product.delete("ann").await), "502 BACKEND_ERROR");
+    assert_eq!(summarize(product.get("ann").await), "200 running");
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn a_delete_that_loses_the_backend_is_finished_later() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    app.backend.script(Call::Remove, out_of_reach());
-    assert_eq!(short(product.delete("ann").await), "502 BACKEND_ERROR");
-    assert_eq!(short(product.get("ann").await), "200 destroying");
+    app.backend.inject(BackendCall::Remove, unreachable_backend());
+    assert_eq!(summarize(product.delete("ann").await), "502 BACKEND_ERROR");
+    assert_eq!(summarize(product.get("ann").await), "200 destroying");
     // By the next comparison,
     let gone = async {
-        while short(product.get("ann").await) != "404 ENGINE_NOT_FOUND" {
-            tokio::time::sleep(PAUSE).await;
+        while summarize(product.get("ann").await) != "404 ENGINE_NOT_FOUND" {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
     app.while_time_passes(SECOND, gone).await;
-    assert_eq!(app.ledger().await[1], "destroy running→none interrupted");
+    assert_eq!(app.audit_lines().await[1], "destroy running→none interrupted");
     // or by the next who is to be admitted.
     product.provision("ann").await;
-    app.backend.script(Call::Remove, out_of_reach());
-    assert_eq!(short(product.delete("ann").await), "502 BACKEND_ERROR");
-    assert_eq!(short(product.admit("ann", json!({"auto_provision": true})).await), "200 running");
-    app.assert_in_order().await;
+    app.backend.inject(BackendCall::Remove, unreachable_backend());
+    assert_eq!(summarize(product.delete("ann").await), "502 BACKEND_ERROR");
+    assert_eq!(summarize(product.admit("ann", json!({"auto_provision": true})).await), "200 running");
+    app.assert_consistent().await;
 }

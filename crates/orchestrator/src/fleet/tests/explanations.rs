@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::backend::Caps;
-use crate::testing::{Caller, TestApp, short};
+use crate::backend::ResourceLimits;
+use crate::testing::{ProductClient, TestApp, summarize};
 
 const STEP: Duration = Duration::from_millis(250);
 
-async fn explain(product: &Caller<'_>) -> Value {
+async fn explain(product: &ProductClient<'_>) -> Value {
     let (status, answer) = product.call("GET", "/engines/ann/explain", &Value::Null).await;
     assert_eq!(status, 200, "{answer}");
     answer
@@ -18,11 +18,15 @@ async fn explain(product: &Caller<'_>) -> Value {
 #[tokio::test]
 async fn caps_are_shown_as_they_hold() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({"engine_memory_mb": 128})).await;
+    let product = app.register_product("demo", json!({"engine_memory_mb": 128})).await;
     product.provision("ann").await;
     let wished = json!({"memory_mb": 128, "cpus": null, "pids": null, "applied": false});
     assert_eq!(explain(&product).await["caps"], wished);
-    app.backend.hold_to(Caps { memory_mb: Some(1_024), cpus: Some(2.0), pids: Some(512) });
+    app.backend.set_resource_limits(ResourceLimits {
+        memory_mb: Some(1_024),
+        cpus: Some(2.0),
+        pids: Some(512),
+    });
     let held = json!({"memory_mb": 1024, "cpus": 2.0, "pids": 512, "applied": true});
     assert_eq!(explain(&product).await["caps"], held);
     product.stop("ann").await;
@@ -32,9 +36,9 @@ async fn caps_are_shown_as_they_hold() {
 #[tokio::test]
 async fn lesson_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     assert_eq!(
-        short(product.call("GET", "/engines/ann/explain", &Value::Null).await),
+        summarize(product.call("GET", "/engines/ann/explain", &Value::Null).await),
         "404 ENGINE_NOT_FOUND"
     );
     let (_, engine) = product.provision("ann").await;
@@ -66,7 +70,7 @@ async fn lesson_o06_every_engine_says_why_it_is_awake_and_when_it_will_sleep() {
     assert_eq!(stopped["last_transition"]["reason"], "requested");
     product.start("ann").await;
     app.backend.crash(engine_id);
-    app.step_until(STEP, async || explain(&product).await["status"] == "failed").await;
+    app.advance_until(STEP, async || explain(&product).await["status"] == "failed").await;
     let failed = explain(&product).await;
     assert_eq!(failed["next_action"]["action"], "restart");
     assert_eq!(failed["restart_attempt"], json!({"n": 0, "max": 8}));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::testing::{Call, Fault, TestApp, short};
+use crate::testing::{BackendCall, Fault, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -12,7 +12,8 @@ const SECOND: Duration = Duration::from_secs(1);
 #[tokio::test]
 async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
     let app = TestApp::new().await;
-    let (noisy, quiet) = (app.product("noisy", json!({})).await, app.product("quiet", json!({})).await);
+    let (noisy, quiet) =
+        (app.register_product("noisy", json!({})).await, app.register_product("quiet", json!({})).await);
     for user in 0..12 {
         noisy.provision(&format!("u{user}")).await;
     }
@@ -24,9 +25,9 @@ async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
         quiet.stop(user).await;
     }
     // All of them fail, and hang as they are launched again, for ever as far as this test goes.
-    let (gate, launches) = (&app.orchestrator.fleet().boot_gate, app.backend.count(Call::Launch));
+    let (gate, launches) = (&app.orchestrator.fleet().boot_limiter, app.backend.count(BackendCall::Launch));
     for _ in 0..100 {
-        app.backend.script(Call::Launch, Fault::Hang);
+        app.backend.inject(BackendCall::Launch, Fault::Hang);
     }
     for engine_id in &broken {
         app.backend.crash(*engine_id);
@@ -34,30 +35,30 @@ async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
     // All who want a permit have one, and hang, or wait for one.
     let all_hang = |wanted: usize| {
         let (held, waiting) = gate.counts();
-        held + waiting == wanted && app.backend.count(Call::Launch) == launches + held
+        held + waiting == wanted && app.backend.count(BackendCall::Launch) == launches + held
     };
-    app.step_until(SECOND / 4, async || all_hang(12)).await;
+    app.advance_until(SECOND / 4, async || all_hang(12)).await;
     let hanging = async {
         let more = (0..50).map(|user| format!("more{user}")).collect::<Vec<_>>();
         futures::future::join_all(more.iter().map(|user| noisy.provision(user))).await
     };
-    let meanwhile = async {
-        app.until(|| all_hang(62)).await;
-        app.backend.mend();
+    let steps_during_claim = async {
+        app.wait_until(|| all_hang(62)).await;
+        app.backend.clear_faults();
         let before = app.elapsed();
-        assert_eq!(short(quiet.start("sleeps").await), "200 running");
-        assert_eq!(short(quiet.provision("bob").await), "200 running");
+        assert_eq!(summarize(quiet.start("sleeps").await), "200 running");
+        assert_eq!(summarize(quiet.provision("bob").await), "200 running");
         assert!(app.since(before) < SECOND, "{:?}", app.since(before));
         app.backend.crash(ann);
-        app.step_until(SECOND / 4, async || short(quiet.get("ann").await) == "200 failed").await;
+        app.advance_until(SECOND / 4, async || summarize(quiet.get("ann").await) == "200 failed").await;
         let admitted = app.while_time_passes(SECOND / 4, quiet.admit("ann", json!({}))).await;
-        assert_eq!(short(admitted), "200 running");
+        assert_eq!(summarize(admitted), "200 running");
         // The back-off, and no boot of anybody else's.
         assert!(app.since(before) < SECOND * 10, "{:?}", app.since(before));
     };
     tokio::select! {
         _ = hanging => panic!("what hangs has come to an end"),
-        () = meanwhile => {}
+        () = steps_during_claim => {}
     }
 }
 
@@ -65,8 +66,8 @@ async fn lesson_o23_boots_that_hang_hold_up_no_other_product() {
 #[tokio::test]
 async fn keys_that_are_nobodys_are_refused_without_a_query() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    assert_eq!(product.look("/status").await.0, 200);
+    let product = app.register_product("demo", json!({})).await;
+    assert_eq!(product.get_path("/status").await.0, 200);
     app.orchestrator.fleet().registry().close_all_but_hot_reads().await;
     for key in ["pk-svc-nobody", "", "x"] {
         let (status, _, answer) = app.send("GET", "/status", &[("X-Platform-Key", key)], "").await;
@@ -78,17 +79,18 @@ async fn keys_that_are_nobodys_are_refused_without_a_query() {
 #[tokio::test]
 async fn products_are_known_by_their_keys_from_the_start() {
     let app = TestApp::new().await;
-    let keys = [app.product("one", json!({})).await.key, app.product("two", json!({})).await.key];
-    let app = app.killed().await;
-    app.begin().await;
+    let keys =
+        [app.register_product("one", json!({})).await.key, app.register_product("two", json!({})).await.key];
+    let app = app.kill_and_replace().await;
+    app.start().await;
     app.execute("UPDATE products SET display_name = '' WHERE slug = 'two'").await;
     for key in &keys {
         let (status, _, _) = app.send("GET", "/status", &[("X-Platform-Key", key)], "").await;
         assert_eq!(status, 200);
     }
     // One whose row cannot be read holds up nobody else.
-    let app = app.killed().await;
-    app.begin().await;
+    let app = app.kill_and_replace().await;
+    app.start().await;
     let (status, _, _) = app.send("GET", "/status", &[("X-Platform-Key", &keys[0])], "").await;
     assert_eq!(status, 200);
     let (status, _, _) = app.send("GET", "/status", &[("X-Platform-Key", &keys[1])], "").await;
@@ -99,10 +101,10 @@ async fn products_are_known_by_their_keys_from_the_start() {
 #[tokio::test]
 async fn the_ledger_keeps_the_last_lines_of_an_engine_that_ended() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     app.backend.crash(*app.backend.running().iter().next().unwrap());
-    app.step_until(SECOND / 4, async || short(product.get("ann").await) == "200 failed").await;
-    let (_, audit) = product.look("/audit?event=crash").await;
+    app.advance_until(SECOND / 4, async || summarize(product.get("ann").await) == "200 failed").await;
+    let (_, audit) = product.get_path("/audit?event=crash").await;
     assert_eq!(audit["rows"][0]["detail"]["log"], json!(["engine began", "the last words"]), "{audit}");
 }

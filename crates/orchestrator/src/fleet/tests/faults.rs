@@ -8,19 +8,19 @@ use serde_json::{Value, json};
 use service::clock::Clock as _;
 
 use crate::backend::BackendError;
-use crate::config::Rules;
-use crate::testing::{Call, Caller, Fault, TestApp, short};
+use crate::config::SupervisionRules;
+use crate::testing::{BackendCall, Fault, ProductClient, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// How far the clock moves on at a time where a moment must not be missed.
 const STEP: Duration = Duration::from_millis(250);
 
 /// How long a caller waits at most: the boot timeout and 40 s.
-const PATIENCE: Duration = Duration::from_secs(100);
+const MAX_CALL_DURATION: Duration = Duration::from_secs(100);
 /// Between two comparisons of the registry with what runs.
-const PERIOD: Duration = Duration::from_secs(30);
+const RECONCILE_INTERVAL: Duration = Duration::from_secs(30);
 /// What a comparison that is under way, and the repairs after it, may still take: a listing and a removal.
-const COMPARISON: Duration = Duration::from_secs(25);
+const MAX_RECONCILE_DURATION: Duration = Duration::from_secs(25);
 
 /// The states, and those with a change under way that does not show as one: `failing` and `restarting` are
 /// `failed` with a restart due and under way, `rotating` is `running`.
@@ -36,44 +36,53 @@ const STATES: [&str; 9] = [
     "destroying",
 ];
 const CALLS: [&str; 5] = ["delete", "start", "stop", "rotate", "admit"];
-const BACKEND_CALLS: [Call; 8] =
-    [Call::Ping, Call::CheckImage, Call::Launch, Call::Stop, Call::Kill, Call::Remove, Call::List, Call::Rpc];
+const BACKEND_CALLS: [BackendCall; 8] = [
+    BackendCall::Ping,
+    BackendCall::CheckImage,
+    BackendCall::Launch,
+    BackendCall::Stop,
+    BackendCall::Kill,
+    BackendCall::Remove,
+    BackendCall::List,
+    BackendCall::Rpc,
+];
 
 /// Asks, and leaves the change hanging in the backend's `call`.
-async fn leave_hanging(app: &TestApp, call: Call, ask: impl Future<Output = (u16, Value)>) {
-    app.backend.script(call, Fault::Hang);
+async fn leave_hanging(app: &TestApp, call: BackendCall, ask: impl Future<Output = (u16, Value)>) {
+    app.backend.inject(call, Fault::Hang);
     let before = app.backend.count(call);
     tokio::select! {
         biased;
         answer = ask => panic!("{answer:?}"),
-        () = app.until(|| app.backend.count(call) > before) => {}
+        () = app.wait_until(|| app.backend.count(call) > before) => {}
     }
 }
 
 /// Brings ann's engine into `state`. The transitional ones are left hanging in the backend.
-async fn bring_into(state: &str, app: &TestApp, product: &Caller<'_>) {
+async fn bring_into(state: &str, app: &TestApp, product: &ProductClient<'_>) {
     if state == "provisioning" {
-        return leave_hanging(app, Call::Launch, product.provision("ann")).await;
+        return leave_hanging(app, BackendCall::Launch, product.provision("ann")).await;
     }
-    assert_eq!(short(product.provision("ann").await), "200 running");
+    assert_eq!(summarize(product.provision("ann").await), "200 running");
     match state {
-        "stopped" => assert_eq!(short(product.stop("ann").await), "200 stopped"),
+        "stopped" => assert_eq!(summarize(product.stop("ann").await), "200 stopped"),
         "sleeping" => assert_eq!(app.orchestrator.fleet().sleep_all("idle").await.unwrap(), 1),
         "failed" => {
             let image = "svc-engine:0.1.0".parse().unwrap();
-            app.backend.script(Call::CheckImage, Fault::Error(BackendError::NoImage(image)));
+            app.backend.inject(BackendCall::CheckImage, Fault::Error(BackendError::NoImage(image)));
             crash(app).await;
-            let given_up = async || app.ledger().await.last().unwrap().starts_with("restart failed→failed");
-            app.step_until(STEP, given_up).await;
+            let given_up =
+                async || app.audit_lines().await.last().unwrap().starts_with("restart failed→failed");
+            app.advance_until(STEP, given_up).await;
         }
         "failing" => crash(app).await,
         "restarting" => {
             crash(app).await;
-            app.backend.script(Call::Launch, Fault::Hang);
-            app.step_until(STEP, async || app.backend.count(Call::Launch) == 2).await;
+            app.backend.inject(BackendCall::Launch, Fault::Hang);
+            app.advance_until(STEP, async || app.backend.count(BackendCall::Launch) == 2).await;
         }
-        "rotating" => leave_hanging(app, Call::Rpc, product.rotate("ann")).await,
-        "destroying" => leave_hanging(app, Call::Remove, product.delete("ann")).await,
+        "rotating" => leave_hanging(app, BackendCall::Rpc, product.rotate("ann")).await,
+        "destroying" => leave_hanging(app, BackendCall::Remove, product.delete("ann")).await,
         _ => assert_eq!(state, "running"),
     }
 }
@@ -81,12 +90,12 @@ async fn bring_into(state: &str, app: &TestApp, product: &Caller<'_>) {
 /// Lets ann's engine end by itself, until that is noticed.
 async fn crash(app: &TestApp) {
     app.backend.crash(*app.backend.running().iter().next().unwrap());
-    app.step_until(STEP, async || app.ledger().await.last().unwrap().starts_with("crash")).await;
+    app.advance_until(STEP, async || app.audit_lines().await.last().unwrap().starts_with("crash")).await;
 }
 
 /// Waits until no engine is being changed. None stays so for longer than its deadline and a period; one whose
 /// deadline passed while the backend was still unwell has a period from when it is `well`.
-async fn settled(app: &TestApp, well: Duration, cell: &str) {
+async fn wait_until_settled(app: &TestApp, well: Duration, cell: &str) {
     let started = app.clock.now().unix_ms() - i64::try_from(app.elapsed().as_millis()).unwrap();
     loop {
         let claims = "SELECT CAST(claim_deadline AS TEXT) FROM engines WHERE claim_kind IS NOT NULL";
@@ -94,14 +103,15 @@ async fn settled(app: &TestApp, well: Duration, cell: &str) {
         let now = app.elapsed();
         let Some(claim) = app.rows(claims).await.pop() else { return };
         let deadline = u64::try_from(claim[0].parse::<i64>().unwrap() - started).unwrap();
-        let limit = Duration::from_millis(deadline).max(well + COMPARISON) + PERIOD + SECOND;
+        let limit =
+            Duration::from_millis(deadline).max(well + MAX_RECONCILE_DURATION) + RECONCILE_INTERVAL + SECOND;
         assert!(now <= limit, "{cell}: claimed after {now:?}, at most {limit:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-async fn ask(call: &str, product: &Caller<'_>) -> String {
-    short(match call {
+async fn send_call(call: &str, product: &ProductClient<'_>) -> String {
+    summarize(match call {
         "delete" => product.delete("ann").await,
         "start" => product.start("ann").await,
         "stop" => product.stop("ann").await,
@@ -116,32 +126,33 @@ async fn lesson_o02_every_cell_of_states_calls_and_faults_ends() {
         Fault::Hang,
         Fault::Error(BackendError::Unreachable("connection refused".into())),
         Fault::Error(BackendError::Failed("broken".into())),
-        Fault::Late(SECOND * 7),
+        Fault::Delay(SECOND * 7),
     ];
     for state in STATES {
-        let calls = CALLS.iter().flat_map(|call| faults.iter().map(move |fault| cell(state, call, fault)));
+        let calls =
+            CALLS.iter().flat_map(|call| faults.iter().map(move |fault| check_cell(state, call, fault)));
         join_all(calls).await;
     }
 }
 
-async fn cell(state: &str, call: &str, fault: &Fault) {
+async fn check_cell(state: &str, call: &str, fault: &Fault) {
     let what = format!("{call} on {state} with {fault:?}");
-    let app = TestApp::by(Rules::default()).await;
-    let product = app.product("demo", json!({})).await;
+    let app = TestApp::with_rules(SupervisionRules::default()).await;
+    let product = app.register_product("demo", json!({})).await;
     bring_into(state, &app, &product).await;
     for backend_call in BACKEND_CALLS {
         // As often as anything may ask while the call lasts.
         for _ in 0..20 {
-            app.backend.script(backend_call, fault.clone());
+            app.backend.inject(backend_call, fault.clone());
         }
     }
     let begun = app.elapsed();
-    let answer = app.while_time_passes(SECOND, ask(call, &product)).await;
+    let answer = app.while_time_passes(SECOND, send_call(call, &product)).await;
     let took = app.since(begun);
-    assert!(took <= PATIENCE + SECOND, "{what}: {answer} after {took:?}");
+    assert!(took <= MAX_CALL_DURATION + SECOND, "{what}: {answer} after {took:?}");
     // Whatever came of it, it can be read: at once, unless a key changes.
     let look = product.get("ann");
-    let left = short(if call == "rotate" || state == "rotating" {
+    let left = summarize(if call == "rotate" || state == "rotating" {
         app.while_time_passes(SECOND, look).await
     } else {
         look.await
@@ -149,29 +160,29 @@ async fn cell(state: &str, call: &str, fault: &Fault) {
     let readable = EngineStatus::ALL.map(|status| format!("200 {}", status.as_str()));
     assert!(left == "404 ENGINE_NOT_FOUND" || readable.contains(&left), "{what}: {left}");
     // Once the backend is well again, all is in order within a period, and the engine usable.
-    app.backend.mend();
+    app.backend.clear_faults();
     let well = app.elapsed();
-    app.while_time_passes(SECOND, settled(&app, well, &what)).await;
-    let deleted = app.while_time_passes(SECOND, ask("delete", &product)).await;
+    app.while_time_passes(SECOND, wait_until_settled(&app, well, &what)).await;
+    let deleted = app.while_time_passes(SECOND, send_call("delete", &product)).await;
     assert!(["200 destroyed", "404 ENGINE_NOT_FOUND"].contains(&deleted.as_str()), "{what}: {deleted}");
-    app.assert_in_order().await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn a_hung_engine_holds_up_no_other() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("well").await;
-    app.backend.script(Call::Launch, Fault::Hang);
+    app.backend.inject(BackendCall::Launch, Fault::Hang);
     tokio::select! {
         biased;
         answer = product.provision("hung") => panic!("{answer:?}"),
         // The clock stands still: nothing here waits for the hung one's deadline.
         () = async {
-            app.until(|| app.backend.count(Call::Launch) == 2).await;
-            assert_eq!(short(product.admit("well", json!({})).await), "200 running");
-            assert_eq!(short(product.provision("other").await), "200 running");
-            assert_eq!(short(product.stop("well").await), "200 stopped");
+            app.wait_until(|| app.backend.count(BackendCall::Launch) == 2).await;
+            assert_eq!(summarize(product.admit("well", json!({})).await), "200 running");
+            assert_eq!(summarize(product.provision("other").await), "200 running");
+            assert_eq!(summarize(product.stop("well").await), "200 stopped");
         } => {}
     }
 }

@@ -5,43 +5,43 @@ use std::time::Duration;
 use contract::EngineId;
 use serde_json::json;
 
-use crate::testing::{TestApp, short};
+use crate::testing::{TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn lesson_o24_what_was_launched_beside_an_engine_for_an_earlier_change_is_ended() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let (_, engine) = product.provision("ann").await;
     let engine_id: EngineId = engine["engine_id"].as_str().unwrap().parse().unwrap();
     app.backend.run_stray(engine_id);
-    app.step_until(SECOND, async || app.backend.strays() == 0).await;
+    app.advance_until(SECOND, async || app.backend.strays() == 0).await;
     assert_eq!(app.backend.launches().len(), 1, "the engine itself is left alone");
-    assert_eq!(short(product.get("ann").await), "200 running");
-    app.assert_in_order().await;
+    assert_eq!(summarize(product.get("ann").await), "200 running");
+    app.assert_consistent().await;
 }
 
 /// A backup of the registry that is older than the engines that run.
 #[tokio::test]
 async fn an_engine_that_is_later_than_its_row_can_be_driven_again_after_a_comparison() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let (_, engine) = product.provision("ann").await;
     let engine_id: EngineId = engine["engine_id"].as_str().unwrap().parse().unwrap();
-    app.backend.outrun(engine_id, 40);
+    app.backend.set_generation(engine_id, 40);
     // Until it is compared with what runs, the registry's word is not enough to act on.
     let (status, answer) = product.stop("ann").await;
     assert_eq!(status, 502, "{answer}");
     assert!(app.backend.running().contains(&engine_id));
     // As an orchestrator finds it that begins later. The stop that was asked for is finished then.
     let key = product.key.clone();
-    let app = app.killed().await;
-    app.begin().await;
-    app.unclaimed().await;
-    let product = crate::testing::Caller { app: &app, key };
-    assert_eq!(short(product.get("ann").await), "200 stopped");
+    let app = app.kill_and_replace().await;
+    app.start().await;
+    app.wait_unclaimed().await;
+    let product = crate::testing::ProductClient { app: &app, key };
+    assert_eq!(summarize(product.get("ann").await), "200 stopped");
     assert!(app.backend.running().is_empty());
-    assert_eq!(short(product.start("ann").await), "200 running");
-    app.assert_in_order().await;
+    assert_eq!(summarize(product.start("ann").await), "200 running");
+    app.assert_consistent().await;
 }

@@ -7,10 +7,10 @@ use super::*;
 use crate::fleet::lifecycle::Refusal::{AlreadyExists, AlreadyRunning, NotFound, NotRunning};
 use crate::fleet::tests::model::Failure::{Backend, BootTimeout, Quota};
 
-const ADMIT: Ask = Ask::Admit { provision: false, wake: false };
-const ADMIT_PROVISION: Ask = Ask::Admit { provision: true, wake: false };
-const ADMIT_WAKE: Ask = Ask::Admit { provision: false, wake: true };
-const WELL: World = World {
+const ADMIT: Request = Request::Admit { provision: false, wake: false };
+const ADMIT_PROVISION: Request = Request::Admit { provision: true, wake: false };
+const ADMIT_WAKE: Request = Request::Admit { provision: false, wake: true };
+const NO_FAULTS: Environment = Environment {
     quota: None,
     faults: false,
     exits: false,
@@ -20,66 +20,71 @@ const WELL: World = World {
     sleeps: false,
     rotations: true,
 };
-const FAULTS: World = World { faults: true, ..WELL };
+const FAULTS: Environment = Environment { faults: true, ..NO_FAULTS };
 
 type End = Option<(EngineStatus, Id)>;
 
-fn engine(status: EngineStatus, id: Id) -> Answer {
-    Answer::Engine { status, id, key: id }
+fn engine(status: EngineStatus, id: Id) -> Response {
+    Response::Engine { status, id, key: id }
 }
 
 /// From when to when, what was asked and answered.
-fn call(made: usize, answered: usize, ask: Ask, answer: Answer) -> Call {
-    Call { user: 0, ask, answer, made, answered: Some(answered) }
+fn call(made: usize, answered: usize, ask: Request, answer: Response) -> RecordedCall {
+    RecordedCall { user: 0, request: ask, response: answer, called_at: made, answered_at: Some(answered) }
 }
 
 /// One after the other.
-fn in_turn(calls: &[(Ask, Answer)]) -> Vec<Call> {
+fn sequential(calls: &[(Request, Response)]) -> Vec<RecordedCall> {
     let turns = calls.iter().enumerate();
     turns.map(|(at, (ask, answer))| call(2 * at, 2 * at + 1, *ask, *answer)).collect()
 }
 
-fn may_be(world: World, calls: &[Call], end: End) -> bool {
-    History { world, calls: calls.to_vec(), end: vec![end] }.explain().is_ok()
+fn is_linearizable(world: Environment, calls: &[RecordedCall], end: End) -> bool {
+    History { environment: world, calls: calls.to_vec(), end: vec![end] }.linearize().is_ok()
 }
 
 #[test]
 fn what_comes_in_turn_is_answered_in_turn() {
     let life = [
-        (Ask::Provision, engine(Running, 0)),
-        (Ask::Provision, Answer::Refused(AlreadyExists)),
-        (Ask::Start, Answer::Refused(AlreadyRunning)),
-        (Ask::Sleep, Answer::Done),
-        (ADMIT, Answer::Denied(DenialReason::EngineSleeping)),
+        (Request::Provision, engine(Running, 0)),
+        (Request::Provision, Response::Refused(AlreadyExists)),
+        (Request::Start, Response::Refused(AlreadyRunning)),
+        (Request::Sleep, Response::Done),
+        (ADMIT, Response::Denied(DenialReason::EngineSleeping)),
         (ADMIT_WAKE, engine(Running, 0)),
-        (Ask::Stop, Answer::Done),
-        (ADMIT_WAKE, Answer::Denied(DenialReason::EngineStopped)),
-        (Ask::Stop, Answer::Refused(NotRunning)),
-        (Ask::Start, Answer::Done),
-        (Ask::Get, engine(Running, 0)),
-        (Ask::Delete, Answer::Destroyed(0)),
-        (Ask::Delete, Answer::Refused(NotFound)),
-        (ADMIT, Answer::Denied(DenialReason::EngineNotFound)),
+        (Request::Stop, Response::Done),
+        (ADMIT_WAKE, Response::Denied(DenialReason::EngineStopped)),
+        (Request::Stop, Response::Refused(NotRunning)),
+        (Request::Start, Response::Done),
+        (Request::Get, engine(Running, 0)),
+        (Request::Delete, Response::Destroyed(0)),
+        (Request::Delete, Response::Refused(NotFound)),
+        (ADMIT, Response::Denied(DenialReason::EngineNotFound)),
         (ADMIT_PROVISION, engine(Running, 1)),
     ];
-    assert!(may_be(WELL, &in_turn(&life), Some((Running, 1))));
+    assert!(is_linearizable(NO_FAULTS, &sequential(&life), Some((Running, 1))));
     // Not with another end, and not with any call left out that another one stands on.
-    assert!(!may_be(WELL, &in_turn(&life), Some((Running, 0))));
-    assert!(!may_be(WELL, &in_turn(&life), None));
+    assert!(!is_linearizable(NO_FAULTS, &sequential(&life), Some((Running, 0))));
+    assert!(!is_linearizable(NO_FAULTS, &sequential(&life), None));
     for missing in [0, 3, 5, 6, 9, 11, 14] {
         let mut life = life.to_vec();
         life.remove(missing);
-        assert!(!may_be(WELL, &in_turn(&life), Some((Running, 1))), "without call {missing}");
+        assert!(
+            !is_linearizable(NO_FAULTS, &sequential(&life), Some((Running, 1))),
+            "without call {missing}"
+        );
     }
 }
 
 #[test]
 fn nothing_of_an_engine_outlives_its_delete() {
-    let deleted = [(Ask::Provision, engine(Running, 0)), (Ask::Delete, Answer::Destroyed(0))];
-    let then = |ask, answer, end| may_be(FAULTS, &in_turn(&[&deleted[..], &[(ask, answer)]].concat()), end);
-    assert!(then(Ask::Get, Answer::Refused(NotFound), None));
-    assert!(!then(Ask::Get, engine(Destroying, 0), None));
-    assert!(!then(Ask::Get, Answer::Refused(NotFound), Some((Destroying, 0))));
+    let deleted = [(Request::Provision, engine(Running, 0)), (Request::Delete, Response::Destroyed(0))];
+    let then = |ask, answer, end| {
+        is_linearizable(FAULTS, &sequential(&[&deleted[..], &[(ask, answer)]].concat()), end)
+    };
+    assert!(then(Request::Get, Response::Refused(NotFound), None));
+    assert!(!then(Request::Get, engine(Destroying, 0), None));
+    assert!(!then(Request::Get, Response::Refused(NotFound), Some((Destroying, 0))));
     assert!(then(ADMIT_PROVISION, engine(Running, 1), Some((Running, 1))));
     assert!(!then(ADMIT_PROVISION, engine(Running, 0), Some((Running, 0))));
 }
@@ -88,31 +93,33 @@ fn nothing_of_an_engine_outlives_its_delete() {
 fn nobody_has_two_engines() {
     let twice =
         [call(0, 3, ADMIT_PROVISION, engine(Running, 0)), call(1, 2, ADMIT_PROVISION, engine(Running, 1))];
-    assert!(!may_be(FAULTS, &twice, Some((Running, 1))));
+    assert!(!is_linearizable(FAULTS, &twice, Some((Running, 1))));
 }
 
 #[test]
 fn what_is_refused_has_its_reason() {
     let refused = |ask, refusal| {
-        let calls = [(Ask::Provision, engine(Running, 0)), (ask, Answer::Refused(refusal))];
-        may_be(FAULTS, &in_turn(&calls), Some((Running, 0)))
+        let calls = [(Request::Provision, engine(Running, 0)), (ask, Response::Refused(refusal))];
+        is_linearizable(FAULTS, &sequential(&calls), Some((Running, 0)))
     };
-    assert!(refused(Ask::Start, AlreadyRunning));
-    assert!(!refused(Ask::Start, NotFound));
-    assert!(!refused(Ask::Stop, NotFound));
-    assert!(!refused(Ask::Stop, NotRunning));
+    assert!(refused(Request::Start, AlreadyRunning));
+    assert!(!refused(Request::Start, NotFound));
+    assert!(!refused(Request::Stop, NotFound));
+    assert!(!refused(Request::Stop, NotRunning));
     assert!(!refused(ADMIT, NotRunning));
 }
 
 #[test]
 fn a_quota_is_exact() {
     let history = |quota, first, second, ends: [End; 2]| {
-        let mut calls = in_turn(&[(Ask::Provision, first), (Ask::Provision, second)]);
+        let mut calls = sequential(&[(Request::Provision, first), (Request::Provision, second)]);
         calls[1].user = 1;
-        History { world: World { quota: Some(quota), ..FAULTS }, calls, end: ends.to_vec() }.explain().is_ok()
+        History { environment: Environment { quota: Some(quota), ..FAULTS }, calls, end: ends.to_vec() }
+            .linearize()
+            .is_ok()
     };
     let (one, other) = (engine(Running, 0), engine(Running, 1));
-    let (refused, failed) = (Answer::Failed(Quota), Answer::Failed(Backend));
+    let (refused, failed) = (Response::Failed(Quota), Response::Failed(Backend));
     assert!(history(2, one, other, [Some((Running, 0)), Some((Running, 1))]));
     assert!(!history(1, one, other, [Some((Running, 0)), Some((Running, 1))]));
     assert!(history(1, one, refused, [Some((Running, 0)), None]));
@@ -124,135 +131,140 @@ fn a_quota_is_exact() {
 
 #[test]
 fn a_boot_is_shared_and_a_stop_is_not() {
-    let stopped = in_turn(&[(Ask::Provision, engine(Running, 0)), (Ask::Stop, Answer::Done)]);
-    let late = Answer::Failed(BootTimeout);
-    let starts = |second| [&stopped[..], &[call(10, 20, Ask::Start, late), second]].concat();
-    assert!(may_be(FAULTS, &starts(call(15, 21, ADMIT, late)), Some((Failed, 0))));
-    assert!(may_be(FAULTS, &starts(call(15, 21, Ask::Start, late)), Some((Failed, 0))));
-    assert!(!may_be(FAULTS, &starts(call(22, 23, ADMIT, late)), Some((Failed, 0))));
-    assert!(!may_be(WELL, &starts(call(15, 21, ADMIT, late)), Some((Failed, 0))));
-    assert!(!may_be(FAULTS, &starts(call(15, 21, ADMIT, engine(Running, 0))), Some((Failed, 0))));
-    let running = in_turn(&[(Ask::Provision, engine(Running, 0))]);
+    let stopped = sequential(&[(Request::Provision, engine(Running, 0)), (Request::Stop, Response::Done)]);
+    let late = Response::Failed(BootTimeout);
+    let starts = |second| [&stopped[..], &[call(10, 20, Request::Start, late), second]].concat();
+    assert!(is_linearizable(FAULTS, &starts(call(15, 21, ADMIT, late)), Some((Failed, 0))));
+    assert!(is_linearizable(FAULTS, &starts(call(15, 21, Request::Start, late)), Some((Failed, 0))));
+    assert!(!is_linearizable(FAULTS, &starts(call(22, 23, ADMIT, late)), Some((Failed, 0))));
+    assert!(!is_linearizable(NO_FAULTS, &starts(call(15, 21, ADMIT, late)), Some((Failed, 0))));
+    assert!(!is_linearizable(FAULTS, &starts(call(15, 21, ADMIT, engine(Running, 0))), Some((Failed, 0))));
+    let running = sequential(&[(Request::Provision, engine(Running, 0))]);
     let stop = |answer, end| {
-        let both = [call(10, 20, Ask::Stop, Answer::Failed(Backend)), call(15, 21, ADMIT, answer)];
-        may_be(FAULTS, &[&running[..], &both].concat(), end)
+        let both = [call(10, 20, Request::Stop, Response::Failed(Backend)), call(15, 21, ADMIT, answer)];
+        is_linearizable(FAULTS, &[&running[..], &both].concat(), end)
     };
     assert!(stop(engine(Running, 0), Some((Running, 0))));
     // It may have ended all the same.
-    assert!(stop(Answer::Denied(DenialReason::EngineUnhealthy), Some((Failed, 0))));
+    assert!(stop(Response::Denied(DenialReason::EngineUnhealthy), Some((Failed, 0))));
     // A stop that was lost in the middle is finished at some time, for whoever comes next or by itself.
-    assert!(stop(Answer::Denied(DenialReason::EngineStopped), Some((Stopped, 0))));
-    assert!(stop(Answer::Failed(Backend), Some((Stopped, 0))));
+    assert!(stop(Response::Denied(DenialReason::EngineStopped), Some((Stopped, 0))));
+    assert!(stop(Response::Failed(Backend), Some((Stopped, 0))));
     assert!(stop(engine(Running, 0), Some((Stopped, 0))));
-    assert!(!stop(Answer::Denied(DenialReason::EngineStopped), Some((Running, 0))));
+    assert!(!stop(Response::Denied(DenialReason::EngineStopped), Some((Running, 0))));
 }
 
 #[test]
 fn a_delete_cancels_a_provision_and_a_waiting_admit_goes_on() {
     let cancelled = [
-        call(0, 8, Ask::Provision, Answer::Refused(NotFound)),
-        call(1, 2, Ask::Get, engine(EngineStatus::Provisioning, 0)),
+        call(0, 8, Request::Provision, Response::Refused(NotFound)),
+        call(1, 2, Request::Get, engine(EngineStatus::Provisioning, 0)),
         call(3, 10, ADMIT_PROVISION, engine(Running, 1)),
-        call(4, 9, Ask::Delete, Answer::Destroyed(0)),
+        call(4, 9, Request::Delete, Response::Destroyed(0)),
     ];
-    assert!(may_be(WELL, &cancelled, Some((Running, 1))));
-    assert!(!may_be(WELL, &cancelled[..3], Some((Running, 1))));
+    assert!(is_linearizable(NO_FAULTS, &cancelled, Some((Running, 1))));
+    assert!(!is_linearizable(NO_FAULTS, &cancelled[..3], Some((Running, 1))));
     // Until the one who goes on gives up: then the second engine may come up without them.
-    let gave_up =
-        [call(0, 9, ADMIT_PROVISION, Answer::TooSlow), call(1, 2, Ask::Delete, Answer::Destroyed(0))];
-    assert!(may_be(FAULTS, &gave_up, Some((Running, 1))));
-    assert!(may_be(FAULTS, &gave_up, None));
+    let gave_up = [
+        call(0, 9, ADMIT_PROVISION, Response::OperationTimeout),
+        call(1, 2, Request::Delete, Response::Destroyed(0)),
+    ];
+    assert!(is_linearizable(FAULTS, &gave_up, Some((Running, 1))));
+    assert!(is_linearizable(FAULTS, &gave_up, None));
 }
 
 #[test]
 fn what_nobody_waits_for_any_more_may_still_come_about() {
     let gave_up = |end| {
-        let calls =
-            in_turn(&[(Ask::Provision, Answer::TooSlow), (Ask::Get, engine(EngineStatus::Provisioning, 0))]);
-        may_be(FAULTS, &calls, end)
+        let calls = sequential(&[
+            (Request::Provision, Response::OperationTimeout),
+            (Request::Get, engine(EngineStatus::Provisioning, 0)),
+        ]);
+        is_linearizable(FAULTS, &calls, end)
     };
     assert!(gave_up(Some((Running, 0))));
     assert!(gave_up(None));
     assert!(!gave_up(Some((Stopped, 0))));
-    let slow = in_turn(&[(Ask::Provision, Answer::TooSlow)]);
-    assert!(may_be(World { slow: true, ..WELL }, &slow, Some((Running, 0))));
-    assert!(!may_be(WELL, &slow, Some((Running, 0))));
+    let slow = sequential(&[(Request::Provision, Response::OperationTimeout)]);
+    assert!(is_linearizable(Environment { slow: true, ..NO_FAULTS }, &slow, Some((Running, 0))));
+    assert!(!is_linearizable(NO_FAULTS, &slow, Some((Running, 0))));
 }
 
 #[test]
 fn a_key_holds_until_it_is_rotated() {
-    let seen = |id, key| Answer::Engine { status: Running, id, key };
-    let rotated = |answer, then| {
-        let calls = [(Ask::Provision, seen(0, 0)), (Ask::Rotate, answer), (Ask::Get, seen(0, then))];
-        may_be(FAULTS, &in_turn(&calls), Some((Running, 0)))
+    let seen = |id, key| Response::Engine { status: Running, id, key };
+    let commit_rotation = |answer, then| {
+        let calls =
+            [(Request::Provision, seen(0, 0)), (Request::Rotate, answer), (Request::Get, seen(0, then))];
+        is_linearizable(FAULTS, &sequential(&calls), Some((Running, 0)))
     };
-    assert!(rotated(Answer::NewKey(1), 1));
-    assert!(!rotated(Answer::NewKey(1), 0));
-    assert!(rotated(Answer::Failed(Backend), 0));
-    assert!(rotated(Answer::Failed(Backend), 1));
-    assert!(!rotated(Answer::Refused(NotRunning), 0));
-    let unasked = in_turn(&[(Ask::Provision, seen(0, 0)), (Ask::Get, seen(0, 1))]);
-    assert!(!may_be(FAULTS, &unasked, Some((Running, 0))));
+    assert!(commit_rotation(Response::NewKey(1), 1));
+    assert!(!commit_rotation(Response::NewKey(1), 0));
+    assert!(commit_rotation(Response::Failed(Backend), 0));
+    assert!(commit_rotation(Response::Failed(Backend), 1));
+    assert!(!commit_rotation(Response::Refused(NotRunning), 0));
+    let unasked = sequential(&[(Request::Provision, seen(0, 0)), (Request::Get, seen(0, 1))]);
+    assert!(!is_linearizable(FAULTS, &unasked, Some((Running, 0))));
 }
 
 #[test]
 fn engines_change_by_themselves_only_where_that_can_be() {
-    let crash = Call { answered: None, ..call(2, 0, Ask::Crash(0), Answer::Done) };
-    let first = call(0, 1, Ask::Provision, engine(Running, 0));
-    let unhealthy = Answer::Denied(DenialReason::EngineUnhealthy);
+    let crash = RecordedCall { answered_at: None, ..call(2, 0, Request::Crash(0), Response::Done) };
+    let first = call(0, 1, Request::Provision, engine(Running, 0));
+    let unhealthy = Response::Denied(DenialReason::EngineUnhealthy);
     let failed = [first, crash, call(3, 4, ADMIT, unhealthy)];
-    assert!(may_be(FAULTS, &failed, Some((Failed, 0))));
-    assert!(!may_be(FAULTS, &[first, failed[2]], Some((Failed, 0))));
-    assert!(may_be(World { crashes: true, ..FAULTS }, &[first, failed[2]], Some((Failed, 0))));
+    assert!(is_linearizable(FAULTS, &failed, Some((Failed, 0))));
+    assert!(!is_linearizable(FAULTS, &[first, failed[2]], Some((Failed, 0))));
+    assert!(is_linearizable(Environment { crashes: true, ..FAULTS }, &[first, failed[2]], Some((Failed, 0))));
     let again = [&failed[..], &[call(5, 6, ADMIT, engine(Running, 0))]].concat();
-    assert!(!may_be(FAULTS, &again, Some((Running, 0))));
-    assert!(may_be(World { restarts: true, ..FAULTS }, &again, Some((Running, 0))));
-    let asleep = [first, call(2, 3, Ask::Stop, Answer::Refused(NotRunning))];
-    assert!(!may_be(WELL, &asleep, Some((Sleeping, 0))));
-    assert!(may_be(World { sleeps: true, ..WELL }, &asleep, Some((Sleeping, 0))));
+    assert!(!is_linearizable(FAULTS, &again, Some((Running, 0))));
+    assert!(is_linearizable(Environment { restarts: true, ..FAULTS }, &again, Some((Running, 0))));
+    let asleep = [first, call(2, 3, Request::Stop, Response::Refused(NotRunning))];
+    assert!(!is_linearizable(NO_FAULTS, &asleep, Some((Sleeping, 0))));
+    assert!(is_linearizable(Environment { sleeps: true, ..NO_FAULTS }, &asleep, Some((Sleeping, 0))));
 }
 
 #[test]
 fn who_waits_for_a_restart_shares_what_becomes_of_it() {
-    let world = World { exits: true, restarts: true, ..WELL };
-    let unhealthy = Answer::Denied(DenialReason::EngineUnhealthy);
-    let crash = |made| Call { answered: None, ..call(made, 0, Ask::Crash(0), Answer::Done) };
+    let world = Environment { exits: true, restarts: true, ..NO_FAULTS };
+    let unhealthy = Response::Denied(DenialReason::EngineUnhealthy);
+    let crash = |made| RecordedCall { answered_at: None, ..call(made, 0, Request::Crash(0), Response::Done) };
     let failed = [
-        call(0, 1, Ask::Provision, engine(Running, 0)),
+        call(0, 1, Request::Provision, engine(Running, 0)),
         crash(2),
-        call(3, 4, Ask::Stop, Answer::Refused(NotRunning)),
+        call(3, 4, Request::Stop, Response::Refused(NotRunning)),
     ];
-    let waits = |world, answer: Answer, then: &[Call], end| {
-        may_be(world, &[&failed[..], &[call(5, 20, ADMIT, answer)], then].concat(), Some((end, 0)))
+    let waits = |world, answer: Response, then: &[RecordedCall], end| {
+        is_linearizable(world, &[&failed[..], &[call(5, 20, ADMIT, answer)], then].concat(), Some((end, 0)))
     };
     assert!(waits(world, engine(Running, 0), &[], Running));
     // Only an attempt that fails, or one that is not made in time, is told as what it is.
     assert!(!waits(world, unhealthy, &[], Running));
     assert!(waits(world, unhealthy, &[crash(6)], Running));
     assert!(!waits(world, unhealthy, &[crash(21)], Running));
-    assert!(waits(World { faults: true, ..world }, unhealthy, &[], Failed));
-    assert!(!waits(world, Answer::Failed(Backend), &[crash(6)], Running));
-    let start = |answer| [crash(6), call(7, 21, Ask::Start, answer)];
-    assert!(waits(world, unhealthy, &start(Answer::Failed(Backend)), Running));
-    assert!(waits(world, engine(Running, 0), &start(Answer::Done), Running));
-    assert!(!waits(world, unhealthy, &start(Answer::Failed(BootTimeout)), Running));
+    assert!(waits(Environment { faults: true, ..world }, unhealthy, &[], Failed));
+    assert!(!waits(world, Response::Failed(Backend), &[crash(6)], Running));
+    let start = |answer| [crash(6), call(7, 21, Request::Start, answer)];
+    assert!(waits(world, unhealthy, &start(Response::Failed(Backend)), Running));
+    assert!(waits(world, engine(Running, 0), &start(Response::Done), Running));
+    assert!(!waits(world, unhealthy, &start(Response::Failed(BootTimeout)), Running));
 }
 
 #[test]
 fn while_a_key_is_in_doubt_nobody_is_given_one() {
-    let seen = |id, key| Answer::Engine { status: Running, id, key };
-    let rotated = |then: &[(Ask, Answer)]| {
-        let calls = [(Ask::Provision, seen(0, 0)), (Ask::Rotate, Answer::Failed(Backend))];
-        may_be(FAULTS, &in_turn(&[&calls[..], then].concat()), Some((Running, 0)))
+    let seen = |id, key| Response::Engine { status: Running, id, key };
+    let commit_rotation = |then: &[(Request, Response)]| {
+        let calls = [(Request::Provision, seen(0, 0)), (Request::Rotate, Response::Failed(Backend))];
+        is_linearizable(FAULTS, &sequential(&[&calls[..], then].concat()), Some((Running, 0)))
     };
-    assert!(rotated(&[(Ask::Get, Answer::Failed(Backend)), (Ask::Get, seen(0, 1))]));
-    assert!(rotated(&[(Ask::Get, Answer::TooSlow), (Ask::Get, seen(0, 0))]));
-    assert!(rotated(&[(Ask::Stop, Answer::Failed(Backend)), (ADMIT, seen(0, 1))]));
+    assert!(commit_rotation(&[(Request::Get, Response::Failed(Backend)), (Request::Get, seen(0, 1))]));
+    assert!(commit_rotation(&[(Request::Get, Response::OperationTimeout), (Request::Get, seen(0, 0))]));
+    assert!(commit_rotation(&[(Request::Stop, Response::Failed(Backend)), (ADMIT, seen(0, 1))]));
     // What was given holds.
-    assert!(!rotated(&[(Ask::Get, seen(0, 0)), (Ask::Get, Answer::Failed(Backend))]));
-    assert!(!rotated(&[(Ask::Get, seen(0, 0)), (ADMIT, seen(0, 1))]));
+    assert!(!commit_rotation(&[(Request::Get, seen(0, 0)), (Request::Get, Response::Failed(Backend))]));
+    assert!(!commit_rotation(&[(Request::Get, seen(0, 0)), (ADMIT, seen(0, 1))]));
     // And no key comes back.
-    let twice = [(Ask::Rotate, Answer::NewKey(1)), (Ask::Rotate, Answer::Failed(Backend))];
-    assert!(rotated(&[&twice[..], &[(Ask::Get, seen(0, 2))]].concat()));
-    assert!(!rotated(&[&twice[..], &[(Ask::Get, seen(0, 0))]].concat()));
+    let twice = [(Request::Rotate, Response::NewKey(1)), (Request::Rotate, Response::Failed(Backend))];
+    assert!(commit_rotation(&[&twice[..], &[(Request::Get, seen(0, 2))]].concat()));
+    assert!(!commit_rotation(&[&twice[..], &[(Request::Get, seen(0, 0))]].concat()));
 }

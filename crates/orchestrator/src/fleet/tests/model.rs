@@ -6,7 +6,7 @@
 //! ends. All else is one step. What happens without a call, the end of a change say, is a step as well.
 //! Written from the decisions, not from the code: it knows nothing of flights, rows and generations.
 
-mod seat;
+mod user_slot;
 
 use contract::orchestrator::{DenialReason, EngineStatus};
 
@@ -19,7 +19,7 @@ pub(super) type Key = u8;
 
 /// What a call asks, or what happens to an engine from outside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum Request {
     Provision,
     Admit {
         provision: bool,
@@ -38,7 +38,7 @@ pub(super) enum Ask {
 
 /// What was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Response {
     Engine {
         status: EngineStatus,
         id: Id,
@@ -52,7 +52,7 @@ pub(super) enum Answer {
     Refused(Refusal),
     Failed(Failure),
     /// The caller was not kept waiting any longer.
-    TooSlow,
+    OperationTimeout,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +65,7 @@ pub(super) enum Failure {
 /// What can happen in a history beside what is asked.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each may be so without the others")]
-pub(super) struct World {
+pub(super) struct Environment {
     /// How many engines the product may have.
     pub(super) quota: Option<usize>,
     /// The backend may fail.
@@ -86,11 +86,11 @@ pub(super) struct World {
 
 /// One user's place.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Seat {
+pub(super) struct UserSlot {
     pub(super) engine: Option<Engine>,
     claim: Option<Claim>,
     /// The engines that are no more, as bits.
-    past: u64,
+    past_ids: u64,
     /// The keys that hold no more, likewise.
     past_keys: u64,
 }
@@ -102,7 +102,7 @@ pub(super) struct Engine {
     pub(super) id: Option<Id>,
     key: Option<Key>,
     /// It may have ended in a stop that failed.
-    suspect: bool,
+    may_have_exited: bool,
 }
 
 /// A change under way.
@@ -113,25 +113,25 @@ struct Claim {
     /// Who made it, if they wait for it.
     owner: u64,
     /// Who shares it, as bits.
-    joined: u64,
+    waiters: u64,
     /// Nobody works on it: it is finished or undone at some time.
-    lost: bool,
+    abandoned: bool,
     /// The engine ended by itself meanwhile.
-    struck: bool,
+    crashed: bool,
 }
 
 impl Claim {
     /// Nobody's.
-    const fn of(change: Change, outcome: Outcome) -> Self {
-        Self { change, outcome, owner: 0, joined: 0, lost: false, struck: false }
+    const fn unowned(change: Change, outcome: Outcome) -> Self {
+        Self { change, outcome, owner: 0, waiters: 0, abandoned: false, crashed: false }
     }
 
     /// Whether it may end without its end: a boot that failed whose remains stay, a key in doubt.
-    const fn may_be_lost(&self) -> bool {
+    const fn may_be_abandoned(&self) -> bool {
         match self.change {
-            Change::Provision | Change::Boot | Change::Restart => !self.lost && self.outcome.is_ill(),
-            Change::Rotate => !self.lost,
-            Change::Attempt | Change::Rest(_) | Change::Destroy => false,
+            Change::Provision | Change::Boot | Change::Restart => !self.abandoned && self.outcome.may_fail(),
+            Change::Rotate => !self.abandoned,
+            Change::ProvisionAttempt | Change::Stop(_) | Change::Destroy => false,
         }
     }
 }
@@ -139,12 +139,12 @@ impl Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Change {
     /// A provision that does not get as far as a row.
-    Attempt,
+    ProvisionAttempt,
     Provision,
     /// A start or a wake.
     Boot,
     Restart,
-    Rest(EngineStatus),
+    Stop(EngineStatus),
     Rotate,
     Destroy,
 }
@@ -152,256 +152,291 @@ enum Change {
 /// What comes of a change: known beforehand, for the history tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Outcome {
-    Open,
-    Well,
+    Unknown,
+    Success,
     Failed(Failure),
     /// It fails, and nobody has been told how.
-    Ill,
-    Overtaken,
+    FailedUnreported,
+    Preempted,
 }
 
 impl Outcome {
     /// What is known of it, with what one more caller is told; none if both cannot be.
-    fn and(self, told: Self) -> Option<Self> {
+    fn merge(self, told: Self) -> Option<Self> {
         match (self, told) {
-            (Self::Open, known) => Some(known),
-            (Self::Failed(_), Self::Ill) => Some(self),
-            (Self::Ill, Self::Failed(_)) => Some(told),
+            (Self::Unknown, known) => Some(known),
+            (Self::Failed(_), Self::FailedUnreported) => Some(self),
+            (Self::FailedUnreported, Self::Failed(_)) => Some(told),
             _ => (self == told).then_some(self),
         }
     }
 
-    const fn is_ill(self) -> bool {
-        matches!(self, Self::Failed(_) | Self::Ill | Self::Open)
+    const fn may_fail(self) -> bool {
+        matches!(self, Self::Failed(_) | Self::FailedUnreported | Self::Unknown)
     }
 }
 
 /// Where a step leaves its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Caller {
+pub(super) enum CallerState {
     Answered,
     /// For the end of a change.
     Waiting,
     /// What they did came to nothing, and they look again.
-    Again,
+    Retry,
 }
 
 pub(super) struct Step {
-    pub(super) seat: Seat,
-    pub(super) caller: Caller,
+    pub(super) slot: UserSlot,
+    pub(super) caller: CallerState,
     /// Others who have their answer by this step, as bits.
-    pub(super) landed: u64,
+    pub(super) completed: u64,
 }
 
 /// A call at one moment.
-pub(super) struct Moment<'a> {
-    pub(super) world: &'a World,
-    pub(super) seat: &'a Seat,
+pub(super) struct CallContext<'a> {
+    pub(super) environment: &'a Environment,
+    pub(super) slot: &'a UserSlot,
     /// Whether the product may have one more engine.
-    pub(super) room: bool,
+    pub(super) has_quota: bool,
     /// The caller, as a bit.
-    pub(super) who: u64,
-    pub(super) ask: Ask,
-    pub(super) answer: Answer,
+    pub(super) caller_bit: u64,
+    pub(super) request: Request,
+    pub(super) response: Response,
 }
 
-impl Moment<'_> {
+impl CallContext<'_> {
     /// Where the call may lead, if it takes a step now.
     pub(super) fn steps(&self) -> Vec<Step> {
-        let possible = match self.answer {
-            Answer::Failed(Failure::Backend) => self.world.faults || self.world.exits,
-            Answer::Failed(Failure::BootTimeout) => self.world.faults,
-            Answer::TooSlow => self.world.faults || self.world.slow,
+        let possible = match self.response {
+            Response::Failed(Failure::Backend) => self.environment.faults || self.environment.exits,
+            Response::Failed(Failure::BootTimeout) => self.environment.faults,
+            Response::OperationTimeout => self.environment.faults || self.environment.slow,
             _ => true,
         };
         if !possible {
             return Vec::new();
         }
-        let mut steps = self.without_effect();
-        steps.extend(match (&self.seat.engine, &self.seat.claim) {
-            (None, None) => self.nobody(),
-            (Some(engine), None) => self.settled(engine),
-            (engine, Some(claim)) => self.meanwhile(engine.as_ref(), claim),
+        let mut steps = self.steps_without_effect();
+        steps.extend(match (&self.slot.engine, &self.slot.claim) {
+            (None, None) => self.steps_without_engine(),
+            (Some(engine), None) => self.steps_unclaimed(engine),
+            (engine, Some(claim)) => self.steps_during_claim(engine.as_ref(), claim),
         });
         steps
     }
 
     /// Answers that may come at such a moment and change nothing.
-    fn without_effect(&self) -> Vec<Step> {
-        let lost = self.seat.claim.as_ref().is_some_and(|claim| claim.lost);
-        self.answered_if(match (self.ask, self.answer) {
+    fn steps_without_effect(&self) -> Vec<Step> {
+        let lost = self.slot.claim.as_ref().is_some_and(|claim| claim.abandoned);
+        self.respond_if(match (self.request, self.response) {
             // Who only looks waits for a key that is in doubt, and for nothing else.
-            (Ask::Get, Answer::TooSlow) => self.world.rotations,
-            (Ask::Get, Answer::Failed(Failure::Backend)) => lost && self.is_claimed_for(Change::Rotate),
-            (Ask::Get, _) => false,
-            (Ask::Crash(_), _) | (_, Answer::TooSlow) => true,
+            (Request::Get, Response::OperationTimeout) => self.environment.rotations,
+            (Request::Get, Response::Failed(Failure::Backend)) => lost && self.is_claimed_for(Change::Rotate),
+            (Request::Get, _) => false,
+            (Request::Crash(_), _) | (_, Response::OperationTimeout) => true,
             // What was left is finished first; or the backend was out of reach from the beginning.
-            (ask, Answer::Failed(Failure::Backend)) => {
-                lost || ask == Ask::Delete && self.seat.engine.is_some()
+            (ask, Response::Failed(Failure::Backend)) => {
+                lost || ask == Request::Delete && self.slot.engine.is_some()
             }
             _ => false,
         })
     }
 
     fn is_claimed_for(&self, change: Change) -> bool {
-        self.seat.claim.as_ref().is_some_and(|claim| claim.change == change)
+        self.slot.claim.as_ref().is_some_and(|claim| claim.change == change)
     }
 
-    fn nobody(&self) -> Vec<Step> {
-        match self.ask {
-            Ask::Provision | Ask::Admit { provision: true, .. } => self.provision(),
-            Ask::Admit { provision: false, .. } => {
-                self.answered_if(self.answer == Answer::Denied(DenialReason::EngineNotFound))
+    fn steps_without_engine(&self) -> Vec<Step> {
+        match self.request {
+            Request::Provision | Request::Admit { provision: true, .. } => self.provision(),
+            Request::Admit { provision: false, .. } => {
+                self.respond_if(self.response == Response::Denied(DenialReason::EngineNotFound))
             }
-            Ask::Start | Ask::Stop | Ask::Sleep | Ask::Delete | Ask::Get | Ask::Rotate => {
-                self.refused(Refusal::NotFound)
-            }
-            Ask::Crash(_) => Vec::new(),
+            Request::Start
+            | Request::Stop
+            | Request::Sleep
+            | Request::Delete
+            | Request::Get
+            | Request::Rotate => self.refuse(Refusal::NotFound),
+            Request::Crash(_) => Vec::new(),
         }
     }
 
     fn provision(&self) -> Vec<Step> {
         let mut steps = Vec::new();
         let begin = |outcome, id, key, caller| {
-            let mut seat = self.seat.clone();
-            seat.engine = Some(Engine { status: EngineStatus::Provisioning, id, key, suspect: false });
-            self.claim(seat, Change::Provision, outcome, caller)
+            let mut seat = self.slot.clone();
+            seat.engine =
+                Some(Engine { status: EngineStatus::Provisioning, id, key, may_have_exited: false });
+            self.begin_claim(seat, Change::Provision, outcome, caller)
         };
         let attempt = |failure| {
-            self.claim(self.seat.clone(), Change::Attempt, Outcome::Failed(failure), Caller::Waiting)
+            self.begin_claim(
+                self.slot.clone(),
+                Change::ProvisionAttempt,
+                Outcome::Failed(failure),
+                CallerState::Waiting,
+            )
         };
-        match self.answer {
-            Answer::Engine { status: EngineStatus::Running, id, key }
-                if self.room && self.seat.is_new(id) && self.seat.may_hold(key) =>
+        match self.response {
+            Response::Engine { status: EngineStatus::Running, id, key }
+                if self.has_quota && self.slot.is_new(id) && self.slot.can_get_key(key) =>
             {
-                steps.push(begin(Outcome::Well, Some(id), Some(key), Caller::Waiting));
+                steps.push(begin(Outcome::Success, Some(id), Some(key), CallerState::Waiting));
             }
-            Answer::Failed(Failure::Quota) if !self.room => steps.push(attempt(Failure::Quota)),
-            Answer::Failed(failure @ (Failure::Backend | Failure::BootTimeout)) => {
-                if failure == Failure::Backend && self.world.faults {
+            Response::Failed(Failure::Quota) if !self.has_quota => steps.push(attempt(Failure::Quota)),
+            Response::Failed(failure @ (Failure::Backend | Failure::BootTimeout)) => {
+                if failure == Failure::Backend && self.environment.faults {
                     steps.push(attempt(failure));
                 }
-                if self.room {
-                    steps.push(begin(Outcome::Failed(failure), None, None, Caller::Waiting));
+                if self.has_quota {
+                    steps.push(begin(Outcome::Failed(failure), None, None, CallerState::Waiting));
                 }
             }
-            Answer::Refused(Refusal::NotFound) if self.ask == Ask::Provision && self.room => {
-                steps.push(begin(Outcome::Overtaken, None, None, Caller::Waiting));
+            Response::Refused(Refusal::NotFound) if self.request == Request::Provision && self.has_quota => {
+                steps.push(begin(Outcome::Preempted, None, None, CallerState::Waiting));
             }
-            Answer::TooSlow if self.room => steps.push(begin(Outcome::Open, None, None, Caller::Answered)),
+            Response::OperationTimeout if self.has_quota => {
+                steps.push(begin(Outcome::Unknown, None, None, CallerState::Answered));
+            }
             _ => {}
         }
         // One who is to be admitted goes on when a delete has ended what they began.
-        if self.room && matches!(self.ask, Ask::Admit { .. }) {
-            steps.push(begin(Outcome::Overtaken, None, None, Caller::Again));
+        if self.has_quota && matches!(self.request, Request::Admit { .. }) {
+            steps.push(begin(Outcome::Preempted, None, None, CallerState::Retry));
         }
         steps
     }
 
-    fn settled(&self, engine: &Engine) -> Vec<Step> {
-        let denied = |reason| self.answered_if(self.answer == Answer::Denied(reason));
-        match (self.ask, engine.status) {
+    fn steps_unclaimed(&self, engine: &Engine) -> Vec<Step> {
+        let denied = |reason| self.respond_if(self.response == Response::Denied(reason));
+        match (self.request, engine.status) {
             (_, EngineStatus::Provisioning | EngineStatus::Destroying) => Vec::new(),
-            (Ask::Get, _) | (Ask::Admit { .. }, EngineStatus::Running) => self.sees(engine.status),
-            (Ask::Provision, _) => self.refused(Refusal::AlreadyExists),
-            (Ask::Admit { wake: true, .. }, EngineStatus::Sleeping) => self.boot(),
-            (Ask::Admit { .. }, EngineStatus::Sleeping) => denied(DenialReason::EngineSleeping),
-            (Ask::Admit { .. }, EngineStatus::Stopped) => denied(DenialReason::EngineStopped),
+            (Request::Get, _) | (Request::Admit { .. }, EngineStatus::Running) => self.observe(engine.status),
+            (Request::Provision, _) => self.refuse(Refusal::AlreadyExists),
+            (Request::Admit { wake: true, .. }, EngineStatus::Sleeping) => self.boot(),
+            (Request::Admit { .. }, EngineStatus::Sleeping) => denied(DenialReason::EngineSleeping),
+            (Request::Admit { .. }, EngineStatus::Stopped) => denied(DenialReason::EngineStopped),
             // Of restarts that all work one brings it back while its user waits.
-            (Ask::Admit { .. }, EngineStatus::Failed) if self.world.restarts && !self.world.faults => {
+            (Request::Admit { .. }, EngineStatus::Failed)
+                if self.environment.restarts && !self.environment.faults =>
+            {
                 Vec::new()
             }
-            (Ask::Admit { .. }, EngineStatus::Failed) => denied(DenialReason::EngineUnhealthy),
-            (Ask::Start, EngineStatus::Running) => self.refused(Refusal::AlreadyRunning),
-            (Ask::Start, _) => self.boot(),
-            (Ask::Stop, EngineStatus::Running) => self.rest(EngineStatus::Stopped),
-            (Ask::Sleep, EngineStatus::Running) => self.rest(EngineStatus::Sleeping),
-            (Ask::Rotate, EngineStatus::Running) => self.rotate(),
-            (Ask::Stop | Ask::Sleep | Ask::Rotate, _) => self.refused(Refusal::NotRunning),
-            (Ask::Delete, _) => self.destroy(0),
-            (Ask::Crash(id), EngineStatus::Running) => self.crashes(id),
-            (Ask::Crash(_), _) => Vec::new(),
+            (Request::Admit { .. }, EngineStatus::Failed) => denied(DenialReason::EngineUnhealthy),
+            (Request::Start, EngineStatus::Running) => self.refuse(Refusal::AlreadyRunning),
+            (Request::Start, _) => self.boot(),
+            (Request::Stop, EngineStatus::Running) => self.stop(EngineStatus::Stopped),
+            (Request::Sleep, EngineStatus::Running) => self.stop(EngineStatus::Sleeping),
+            (Request::Rotate, EngineStatus::Running) => self.rotate(),
+            (Request::Stop | Request::Sleep | Request::Rotate, _) => self.refuse(Refusal::NotRunning),
+            (Request::Delete, _) => self.destroy(0),
+            (Request::Crash(id), EngineStatus::Running) => self.crash(id),
+            (Request::Crash(_), _) => Vec::new(),
         }
     }
 
-    fn meanwhile(&self, engine: Option<&Engine>, claim: &Claim) -> Vec<Step> {
-        match (self.ask, claim.change) {
-            (Ask::Get, change) if change != Change::Rotate => {
-                engine.map_or_else(|| self.refused(Refusal::NotFound), |engine| self.sees(engine.status))
+    fn steps_during_claim(&self, engine: Option<&Engine>, claim: &Claim) -> Vec<Step> {
+        match (self.request, claim.change) {
+            (Request::Get, change) if change != Change::Rotate => {
+                engine.map_or_else(|| self.refuse(Refusal::NotFound), |engine| self.observe(engine.status))
             }
-            (Ask::Admit { provision: false, .. }, Change::Attempt) => self.nobody(),
-            (Ask::Provision, change) if change != Change::Attempt => self.refused(Refusal::AlreadyExists),
-            (Ask::Admit { .. }, Change::Attempt | Change::Provision | Change::Boot | Change::Restart)
-            | (Ask::Start, Change::Boot | Change::Restart) => self.join(claim),
-            (Ask::Start, Change::Provision | Change::Rotate) => self.refused(Refusal::AlreadyRunning),
-            (Ask::Stop | Ask::Sleep | Ask::Rotate, Change::Provision | Change::Boot | Change::Restart) => {
-                self.refused(Refusal::NotRunning)
+            (Request::Admit { provision: false, .. }, Change::ProvisionAttempt) => {
+                self.steps_without_engine()
+            }
+            (Request::Provision, change) if change != Change::ProvisionAttempt => {
+                self.refuse(Refusal::AlreadyExists)
             }
             (
-                Ask::Start | Ask::Stop | Ask::Sleep | Ask::Rotate | Ask::Delete,
-                Change::Attempt | Change::Destroy,
-            ) => self.refused(Refusal::NotFound),
-            (Ask::Delete, _) => {
-                let ends = claim.lost || matches!(claim.outcome, Outcome::Open | Outcome::Overtaken);
-                if ends && claim.joined == 0 { self.destroy(claim.owner) } else { Vec::new() }
+                Request::Admit { .. },
+                Change::ProvisionAttempt | Change::Provision | Change::Boot | Change::Restart,
+            )
+            | (Request::Start, Change::Boot | Change::Restart) => self.join(claim),
+            (Request::Start, Change::Provision | Change::Rotate) => self.refuse(Refusal::AlreadyRunning),
+            (
+                Request::Stop | Request::Sleep | Request::Rotate,
+                Change::Provision | Change::Boot | Change::Restart,
+            ) => self.refuse(Refusal::NotRunning),
+            (
+                Request::Start | Request::Stop | Request::Sleep | Request::Rotate | Request::Delete,
+                Change::ProvisionAttempt | Change::Destroy,
+            ) => self.refuse(Refusal::NotFound),
+            (Request::Delete, _) => {
+                let ends = claim.abandoned || matches!(claim.outcome, Outcome::Unknown | Outcome::Preempted);
+                if ends && claim.waiters == 0 { self.destroy(claim.owner) } else { Vec::new() }
             }
-            (Ask::Crash(id), Change::Provision | Change::Boot | Change::Restart) => self.strikes(id, claim),
-            (Ask::Crash(id), Change::Rotate) => self.crashes(id),
+            (Request::Crash(id), Change::Provision | Change::Boot | Change::Restart) => {
+                self.crash_during_boot(id, claim)
+            }
+            (Request::Crash(id), Change::Rotate) => self.crash(id),
             // These wait.
-            (Ask::Crash(_) | Ask::Provision | Ask::Get, _)
-            | (Ask::Admit { .. }, Change::Rest(_) | Change::Rotate | Change::Destroy)
-            | (Ask::Start, Change::Rest(_))
-            | (Ask::Stop | Ask::Sleep | Ask::Rotate, Change::Rest(_) | Change::Rotate) => Vec::new(),
+            (Request::Crash(_) | Request::Provision | Request::Get, _)
+            | (Request::Admit { .. }, Change::Stop(_) | Change::Rotate | Change::Destroy)
+            | (Request::Start, Change::Stop(_))
+            | (Request::Stop | Request::Sleep | Request::Rotate, Change::Stop(_) | Change::Rotate) => {
+                Vec::new()
+            }
         }
     }
 
     /// The engine ends while it boots.
-    fn strikes(&self, id: Id, claim: &Claim) -> Vec<Step> {
-        let Some(outcome) = claim.outcome.and(Outcome::Ill) else { return Vec::new() };
-        let Some(mut seat) = self.seat.known(id, None).filter(|_| !claim.lost) else { return Vec::new() };
-        seat.claim = Some(Claim { struck: true, outcome, ..claim.clone() });
-        vec![self.step(seat, Caller::Answered)]
+    fn crash_during_boot(&self, id: Id, claim: &Claim) -> Vec<Step> {
+        let Some(outcome) = claim.outcome.merge(Outcome::FailedUnreported) else { return Vec::new() };
+        let Some(mut seat) = self.slot.with_observed(id, None).filter(|_| !claim.abandoned) else {
+            return Vec::new();
+        };
+        seat.claim = Some(Claim { crashed: true, outcome, ..claim.clone() });
+        vec![self.step(seat, CallerState::Answered)]
     }
 
     /// The engine is found to have ended. A change of its key is settled by that: the old one holds.
-    fn crashes(&self, id: Id) -> Vec<Step> {
-        let seat = self.seat.known(id, None).map(|seat| seat.moved(EngineStatus::Failed));
-        let seat = seat.map(|seat| Seat { claim: None, ..seat });
-        seat.map(|seat| self.step(seat, Caller::Answered)).into_iter().collect()
+    fn crash(&self, id: Id) -> Vec<Step> {
+        let seat = self.slot.with_observed(id, None).map(|seat| seat.with_status(EngineStatus::Failed));
+        let seat = seat.map(|seat| UserSlot { claim: None, ..seat });
+        seat.map(|seat| self.step(seat, CallerState::Answered)).into_iter().collect()
     }
 
     fn boot(&self) -> Vec<Step> {
-        let (seat, outcome, caller) = match (self.ask, self.answer) {
-            (Ask::Start, Answer::Done) => (Some(self.seat.clone()), Outcome::Well, Caller::Waiting),
-            (Ask::Admit { .. }, Answer::Engine { status: EngineStatus::Running, id, key }) => {
-                (self.seat.known(id, Some(key)), Outcome::Well, Caller::Waiting)
+        let (seat, outcome, caller) = match (self.request, self.response) {
+            (Request::Start, Response::Done) => {
+                (Some(self.slot.clone()), Outcome::Success, CallerState::Waiting)
             }
-            (_, Answer::Failed(failure @ (Failure::Backend | Failure::BootTimeout))) => {
-                (Some(self.seat.clone()), Outcome::Failed(failure), Caller::Waiting)
+            (Request::Admit { .. }, Response::Engine { status: EngineStatus::Running, id, key }) => {
+                (self.slot.with_observed(id, Some(key)), Outcome::Success, CallerState::Waiting)
             }
-            (_, Answer::TooSlow) => (Some(self.seat.clone()), Outcome::Open, Caller::Answered),
+            (_, Response::Failed(failure @ (Failure::Backend | Failure::BootTimeout))) => {
+                (Some(self.slot.clone()), Outcome::Failed(failure), CallerState::Waiting)
+            }
+            (_, Response::OperationTimeout) => {
+                (Some(self.slot.clone()), Outcome::Unknown, CallerState::Answered)
+            }
             _ => return Vec::new(),
         };
-        seat.map(|seat| self.claim(seat, Change::Boot, outcome, caller)).into_iter().collect()
+        seat.map(|seat| self.begin_claim(seat, Change::Boot, outcome, caller)).into_iter().collect()
     }
 
-    fn rest(&self, to: EngineStatus) -> Vec<Step> {
-        match self.answer {
-            Answer::Done => vec![self.step(self.seat.moved(to), Caller::Answered)],
+    fn stop(&self, to: EngineStatus) -> Vec<Step> {
+        match self.response {
+            Response::Done => vec![self.step(self.slot.with_status(to), CallerState::Answered)],
             // Out of reach from the beginning, nothing has changed; lost in the middle, it is finished at some time.
-            Answer::Failed(Failure::Backend) => {
-                let mut steps = vec![self.step(self.seat.suspected(), Caller::Answered)];
-                if self.world.faults {
-                    let mut step =
-                        self.claim(self.seat.clone(), Change::Rest(to), Outcome::Open, Caller::Answered);
-                    step.seat.claim.as_mut().unwrap().lost = true;
+            Response::Failed(Failure::Backend) => {
+                let mut steps = vec![self.step(self.slot.with_possible_exit(), CallerState::Answered)];
+                if self.environment.faults {
+                    let mut step = self.begin_claim(
+                        self.slot.clone(),
+                        Change::Stop(to),
+                        Outcome::Unknown,
+                        CallerState::Answered,
+                    );
+                    step.slot.claim.as_mut().unwrap().abandoned = true;
                     steps.push(step);
                 }
                 steps
             }
-            Answer::TooSlow => {
-                let seat = self.seat.clone();
-                vec![self.claim(seat, Change::Rest(to), Outcome::Open, Caller::Answered)]
+            Response::OperationTimeout => {
+                let seat = self.slot.clone();
+                vec![self.begin_claim(seat, Change::Stop(to), Outcome::Unknown, CallerState::Answered)]
             }
             _ => Vec::new(),
         }
@@ -410,89 +445,95 @@ impl Moment<'_> {
     /// Nobody sees a rotation that ends, for all wait for it: it is one step. In doubt about the key it stays.
     fn rotate(&self) -> Vec<Step> {
         let unclear = |lost| {
-            let mut step = self.claim(self.seat.clone(), Change::Rotate, Outcome::Open, Caller::Answered);
-            step.seat.claim.as_mut().unwrap().lost = lost;
+            let mut step =
+                self.begin_claim(self.slot.clone(), Change::Rotate, Outcome::Unknown, CallerState::Answered);
+            step.slot.claim.as_mut().unwrap().abandoned = lost;
             step
         };
-        match self.answer {
-            Answer::NewKey(key) if self.seat.may_hold(key) => {
-                vec![self.step(self.seat.keyed(Some(key)), Caller::Answered)]
+        match self.response {
+            Response::NewKey(key) if self.slot.can_get_key(key) => {
+                vec![self.step(self.slot.with_key(Some(key)), CallerState::Answered)]
             }
-            Answer::Failed(Failure::Backend) => {
+            Response::Failed(Failure::Backend) => {
                 // The old key holds, or the engine had just ended.
-                let seat = if self.world.exits { self.seat.suspected() } else { self.seat.clone() };
-                let mut steps = vec![self.step(seat, Caller::Answered)];
-                steps.extend(self.world.faults.then(|| unclear(true)));
+                let seat =
+                    if self.environment.exits { self.slot.with_possible_exit() } else { self.slot.clone() };
+                let mut steps = vec![self.step(seat, CallerState::Answered)];
+                steps.extend(self.environment.faults.then(|| unclear(true)));
                 steps
             }
-            Answer::TooSlow => vec![unclear(false)],
+            Response::OperationTimeout => vec![unclear(false)],
             _ => Vec::new(),
         }
     }
 
     /// A delete that takes over whatever is under way, and answers `overtaken`.
     fn destroy(&self, overtaken: u64) -> Vec<Step> {
-        let seat = match self.answer {
-            Answer::Destroyed(id) => self.seat.known(id, None),
-            Answer::Failed(Failure::Backend) | Answer::TooSlow => Some(self.seat.clone()),
+        let seat = match self.response {
+            Response::Destroyed(id) => self.slot.with_observed(id, None),
+            Response::Failed(Failure::Backend) | Response::OperationTimeout => Some(self.slot.clone()),
             _ => None,
         };
-        let Some(seat) = seat.map(|seat| seat.moved(EngineStatus::Destroying)) else { return Vec::new() };
-        let lost = !matches!(self.answer, Answer::Destroyed(_));
-        let caller = if lost { Caller::Answered } else { Caller::Waiting };
-        let mut step = self.claim(seat, Change::Destroy, Outcome::Well, caller);
-        step.seat.claim.as_mut().unwrap().lost = lost;
-        step.landed = overtaken;
+        let Some(seat) = seat.map(|seat| seat.with_status(EngineStatus::Destroying)) else {
+            return Vec::new();
+        };
+        let lost = !matches!(self.response, Response::Destroyed(_));
+        let caller = if lost { CallerState::Answered } else { CallerState::Waiting };
+        let mut step = self.begin_claim(seat, Change::Destroy, Outcome::Success, caller);
+        step.slot.claim.as_mut().unwrap().abandoned = lost;
+        step.completed = overtaken;
         vec![step]
     }
 
     /// Shares the outcome of the change under way.
     fn join(&self, claim: &Claim) -> Vec<Step> {
-        let (seat, told) = match (self.ask, self.answer) {
-            (Ask::Start, Answer::Done) => (Some(self.seat.clone()), Outcome::Well),
-            (Ask::Admit { .. }, Answer::Engine { status: EngineStatus::Running, id, key }) => {
-                (self.seat.known(id, Some(key)), Outcome::Well)
+        let (seat, told) = match (self.request, self.response) {
+            (Request::Start, Response::Done) => (Some(self.slot.clone()), Outcome::Success),
+            (Request::Admit { .. }, Response::Engine { status: EngineStatus::Running, id, key }) => {
+                (self.slot.with_observed(id, Some(key)), Outcome::Success)
             }
             // The supervisor tries again.
-            (Ask::Admit { .. }, Answer::Denied(DenialReason::EngineUnhealthy))
+            (Request::Admit { .. }, Response::Denied(DenialReason::EngineUnhealthy))
                 if claim.change == Change::Restart =>
             {
-                (Some(self.seat.clone()), Outcome::Ill)
+                (Some(self.slot.clone()), Outcome::FailedUnreported)
             }
-            (Ask::Admit { .. }, Answer::Failed(_)) if claim.change == Change::Restart => return Vec::new(),
-            (_, Answer::Failed(failure)) => (Some(self.seat.clone()), Outcome::Failed(failure)),
+            (Request::Admit { .. }, Response::Failed(_)) if claim.change == Change::Restart => {
+                return Vec::new();
+            }
+            (_, Response::Failed(failure)) => (Some(self.slot.clone()), Outcome::Failed(failure)),
             _ => return Vec::new(),
         };
-        let outcome = claim.outcome.and(told).filter(|_| !claim.lost);
+        let outcome = claim.outcome.merge(told).filter(|_| !claim.abandoned);
         let (Some(mut seat), Some(outcome)) = (seat, outcome) else { return Vec::new() };
-        let shared = Claim { outcome, joined: claim.joined | self.who, ..claim.clone() };
+        let shared = Claim { outcome, waiters: claim.waiters | self.caller_bit, ..claim.clone() };
         seat.claim = Some(shared);
-        vec![self.step(seat, Caller::Waiting)]
+        vec![self.step(seat, CallerState::Waiting)]
     }
 
     /// The caller sees the engine in this state.
-    fn sees(&self, state: EngineStatus) -> Vec<Step> {
-        let Answer::Engine { status, id, key } = self.answer else { return Vec::new() };
-        let seat = self.seat.known(id, Some(key)).filter(|_| status == state);
-        seat.map(|seat| self.step(seat, Caller::Answered)).into_iter().collect()
+    fn observe(&self, state: EngineStatus) -> Vec<Step> {
+        let Response::Engine { status, id, key } = self.response else { return Vec::new() };
+        let seat = self.slot.with_observed(id, Some(key)).filter(|_| status == state);
+        seat.map(|seat| self.step(seat, CallerState::Answered)).into_iter().collect()
     }
 
-    fn refused(&self, refusal: Refusal) -> Vec<Step> {
-        self.answered_if(self.answer == Answer::Refused(refusal))
+    fn refuse(&self, refusal: Refusal) -> Vec<Step> {
+        self.respond_if(self.response == Response::Refused(refusal))
     }
 
-    fn answered_if(&self, fits: bool) -> Vec<Step> {
-        if fits { vec![self.step(self.seat.clone(), Caller::Answered)] } else { Vec::new() }
+    fn respond_if(&self, fits: bool) -> Vec<Step> {
+        if fits { vec![self.step(self.slot.clone(), CallerState::Answered)] } else { Vec::new() }
     }
 
-    fn claim(&self, mut seat: Seat, change: Change, outcome: Outcome, caller: Caller) -> Step {
-        let owner = if caller == Caller::Waiting { self.who } else { 0 };
-        seat.claim = Some(Claim { owner, ..Claim::of(change, outcome) });
+    fn begin_claim(&self, mut seat: UserSlot, change: Change, outcome: Outcome, caller: CallerState) -> Step {
+        let owner = if caller == CallerState::Waiting { self.caller_bit } else { 0 };
+        seat.claim = Some(Claim { owner, ..Claim::unowned(change, outcome) });
         self.step(seat, caller)
     }
 
     #[expect(clippy::unused_self, reason = "it is a step of this moment")]
-    const fn step(&self, seat: Seat, caller: Caller) -> Step {
-        Step { seat, caller, landed: 0 }
+    const fn step(&self, seat: UserSlot, caller: CallerState) -> Step {
+        Step { slot: seat, caller, completed: 0 }
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::backend::BackendError;
-use crate::testing::{Call, Caller, Fault, TestApp, short};
+use crate::testing::{BackendCall, Fault, ProductClient, TestApp, summarize};
 
 const STEP: Duration = Duration::from_millis(250);
 
-fn lost() -> Fault {
+fn connection_lost() -> Fault {
     Fault::Error(BackendError::Failed("the connection broke".into()))
 }
 
@@ -26,25 +26,25 @@ fn key(answer: &(u16, Value)) -> String {
 #[tokio::test]
 async fn the_new_key_is_the_key_from_then_on() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let old = key(&product.provision("ann").await);
-    let rotated = product.rotate("ann").await;
-    assert_eq!(rotated.1.as_object().unwrap().len(), 1);
-    let new = key(&rotated);
+    let commit_rotation = product.rotate("ann").await;
+    assert_eq!(commit_rotation.1.as_object().unwrap().len(), 1);
+    let new = key(&commit_rotation);
     assert_ne!(old, new);
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
     assert_eq!(engine, contract::KeyHash::of(&new).to_hex());
     assert_eq!(key(&product.get("ann").await), new);
     assert_eq!(product.admit("ann", json!({})).await.1["engine"]["api_key"], new);
-    assert_eq!(app.ledger().await[1], "rotate_key none→none requested");
+    assert_eq!(app.audit_lines().await[1], "rotate_key none→none requested");
 }
 
 #[tokio::test]
 async fn lesson_o16_an_old_key_never_comes_back() {
     let app = TestApp::new().await;
-    let key_of_product = app.product("demo", json!({})).await.key;
-    let product = Caller { app: &app, key: key_of_product.clone() };
+    let key_of_product = app.register_product("demo", json!({})).await.key;
+    let product = ProductClient { app: &app, key: key_of_product.clone() };
     let old = key(&product.provision("ann").await);
     let new = key(&product.rotate("ann").await);
     assert_ne!(old, new);
@@ -52,67 +52,70 @@ async fn lesson_o16_an_old_key_never_comes_back() {
     product.stop("ann").await;
     product.start("ann").await;
     assert_eq!(hashes(&app).await, (hash.clone(), hash.clone()));
-    let app = app.killed().await;
-    app.begin().await;
-    let product = Caller { app: &app, key: key_of_product };
+    let app = app.kill_and_replace().await;
+    app.start().await;
+    let product = ProductClient { app: &app, key: key_of_product };
     assert_eq!(key(&product.get("ann").await), new);
     app.backend.crash(*app.backend.running().iter().next().unwrap());
-    app.step_until(STEP, async || app.ledger().await.last().unwrap() == "restart failed→running crash").await;
+    app.advance_until(STEP, async || {
+        app.audit_lines().await.last().unwrap() == "restart failed→running crash"
+    })
+    .await;
     assert_eq!(hashes(&app).await, (hash.clone(), hash));
 }
 
 #[tokio::test]
 async fn an_answer_that_was_lost_is_found_out() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let old = key(&product.provision("ann").await);
     // The engine did not hear of it: the old key holds.
-    app.backend.script(Call::Rpc, lost());
-    assert_eq!(short(product.rotate("ann").await), "502 BACKEND_ERROR");
+    app.backend.inject(BackendCall::Rpc, connection_lost());
+    assert_eq!(summarize(product.rotate("ann").await), "502 BACKEND_ERROR");
     assert_eq!(key(&product.get("ann").await), old);
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
     // It heard, and its answer came too late: the new key holds, and the caller gets it.
-    app.backend.script(Call::Rpc, Fault::Late(Duration::from_mins(1)));
-    let rotated = app.while_time_passes(STEP, product.rotate("ann")).await;
-    assert_eq!(rotated.0, 200);
-    assert_eq!(key(&product.get("ann").await), key(&rotated));
+    app.backend.inject(BackendCall::Rpc, Fault::Delay(Duration::from_mins(1)));
+    let commit_rotation = app.while_time_passes(STEP, product.rotate("ann")).await;
+    assert_eq!(commit_rotation.0, 200);
+    assert_eq!(key(&product.get("ann").await), key(&commit_rotation));
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
-    assert_ne!(key(&rotated), old);
+    assert_ne!(key(&commit_rotation), old);
 }
 
 #[tokio::test]
 async fn while_nobody_knows_which_key_holds_nobody_is_given_one() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let ann = product.provision("ann").await;
     app.backend.freeze(ann.1["engine_id"].as_str().unwrap().parse().unwrap());
-    assert_eq!(short(app.while_time_passes(STEP, product.rotate("ann")).await), "502 BACKEND_ERROR");
-    assert_eq!(short(app.while_time_passes(STEP, product.get("ann")).await), "502 BACKEND_ERROR");
+    assert_eq!(summarize(app.while_time_passes(STEP, product.rotate("ann")).await), "502 BACKEND_ERROR");
+    assert_eq!(summarize(app.while_time_passes(STEP, product.get("ann")).await), "502 BACKEND_ERROR");
     assert_eq!(
-        short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await),
+        summarize(app.while_time_passes(STEP, product.admit("ann", json!({}))).await),
         "502 BACKEND_ERROR"
     );
     app.backend.thaw();
     let got = product.get("ann").await;
-    assert_eq!(short(got.clone()), "200 running");
+    assert_eq!(summarize(got.clone()), "200 running");
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
     assert_eq!(engine, contract::KeyHash::of(&key(&got)).to_hex());
-    app.assert_in_order().await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn an_engine_that_takes_neither_key_is_launched_again() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    app.backend.forget_keys();
-    app.backend.script(Call::Rpc, lost());
-    assert_eq!(short(product.rotate("ann").await), "502 BACKEND_ERROR");
-    assert_eq!(short(product.get("ann").await), "200 failed");
-    assert_eq!(short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
+    app.backend.invalidate_keys();
+    app.backend.inject(BackendCall::Rpc, connection_lost());
+    assert_eq!(summarize(product.rotate("ann").await), "502 BACKEND_ERROR");
+    assert_eq!(summarize(product.get("ann").await), "200 failed");
+    assert_eq!(summarize(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
 }
@@ -121,25 +124,26 @@ async fn an_engine_that_takes_neither_key_is_launched_again() {
 async fn a_rotation_that_was_cut_off_is_settled_by_what_the_engine_takes() {
     for heard in [false, true] {
         let app = TestApp::new().await;
-        let key_of_product = app.product("demo", json!({})).await.key;
-        let product = Caller { app: &app, key: key_of_product.clone() };
+        let key_of_product = app.register_product("demo", json!({})).await.key;
+        let product = ProductClient { app: &app, key: key_of_product.clone() };
         let old = key(&product.provision("ann").await);
-        let fault = if heard { Fault::Late(Duration::from_mins(9)) } else { Fault::Hang };
-        app.backend.script(Call::Rpc, fault);
+        let fault = if heard { Fault::Delay(Duration::from_mins(9)) } else { Fault::Hang };
+        app.backend.inject(BackendCall::Rpc, fault);
         tokio::select! {
             biased;
             answer = product.rotate("ann") => panic!("{answer:?}"),
-            () = app.until(|| app.backend.count(Call::Rpc) > 0) => {}
+            () = app.wait_until(|| app.backend.count(BackendCall::Rpc) > 0) => {}
         }
-        let app = app.killed().await;
-        app.begin().await;
-        let product = Caller { app: &app, key: key_of_product };
+        let app = app.kill_and_replace().await;
+        app.start().await;
+        let product = ProductClient { app: &app, key: key_of_product };
         let got = product.get("ann").await;
         assert_eq!(key(&got) != old, heard);
         let (engine, registry) = hashes(&app).await;
         assert_eq!(engine, registry);
         assert_eq!(engine, contract::KeyHash::of(&key(&got)).to_hex());
-        let rotated = app.ledger().await.iter().any(|row| row == "rotate_key none→none interrupted");
-        assert_eq!(rotated, heard);
+        let commit_rotation =
+            app.audit_lines().await.iter().any(|row| row == "rotate_key none→none interrupted");
+        assert_eq!(commit_rotation, heard);
     }
 }

@@ -6,8 +6,8 @@ use contract::EngineId;
 use serde_json::{Value, json};
 
 use crate::backend::BackendError;
-use crate::config::Rules;
-use crate::testing::{Call, Caller, Fault, Health, TestApp, short};
+use crate::config::SupervisionRules;
+use crate::testing::{BackendCall, Fault, ProductClient, SimulatedHealth, TestApp, summarize};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// How far the clock moves on at a time.
@@ -18,13 +18,13 @@ fn engine_id(answer: &(u16, Value)) -> EngineId {
 }
 
 /// Lets time pass until the engine of ann is in this state.
-async fn until_it_is(product: &Caller<'_>, status: &str) {
-    let is = async || short(product.get("ann").await) == format!("200 {status}");
-    product.app.step_until(STEP, is).await;
+async fn wait_for_status(product: &ProductClient<'_>, status: &str) {
+    let is = async || summarize(product.get("ann").await) == format!("200 {status}");
+    product.app.advance_until(STEP, is).await;
 }
 
 /// Lets so much time pass.
-async fn pass(app: &TestApp, time: Duration) {
+async fn advance(app: &TestApp, time: Duration) {
     // In steps shorter than anything that is waited for in the meantime.
     let step = (time / 400).clamp(STEP, SECOND * 4);
     app.while_time_passes(step, app.sleep(time)).await;
@@ -37,15 +37,15 @@ fn unreachable() -> Fault {
 #[tokio::test]
 async fn what_ends_by_itself_is_brought_back_after_a_back_off() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     app.backend.crash(engine_id);
-    until_it_is(&product, "failed").await;
+    wait_for_status(&product, "failed").await;
     let failed_at = app.elapsed();
-    until_it_is(&product, "running").await;
+    wait_for_status(&product, "running").await;
     let waited = app.since(failed_at);
     assert!(waited >= SECOND * 4 && waited <= SECOND * 8, "{waited:?}");
-    let ledger = app.ledger().await;
+    let ledger = app.audit_lines().await;
     assert_eq!(
         ledger[1..],
         [
@@ -53,240 +53,245 @@ async fn what_ends_by_itself_is_brought_back_after_a_back_off() {
             "restart failed→running crash",
         ]
     );
-    app.assert_in_order().await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn an_admit_waits_for_the_restart_that_is_due() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     app.backend.crash(engine_id);
-    until_it_is(&product, "failed").await;
+    wait_for_status(&product, "failed").await;
     let begun = app.elapsed();
-    assert_eq!(short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
+    assert_eq!(summarize(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
     assert!(app.since(begun) >= SECOND * 3, "an admit shortens no back-off");
     // One that fails is told as what it is; the next attempt is made all the same.
     app.backend.crash(engine_id);
-    until_it_is(&product, "failed").await;
+    wait_for_status(&product, "failed").await;
     // So often that an admit which missed the first failure meets another.
     for _ in 0..5 {
-        app.backend.script(Call::Launch, Fault::Exit);
+        app.backend.inject(BackendCall::Launch, Fault::Exit);
     }
     assert_eq!(
-        short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await),
+        summarize(app.while_time_passes(STEP, product.admit("ann", json!({}))).await),
         "200 engine_unhealthy"
     );
-    app.backend.mend();
-    until_it_is(&product, "running").await;
-    app.assert_in_order().await;
+    app.backend.clear_faults();
+    wait_for_status(&product, "running").await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn after_the_last_attempt_it_stays_failed_until_it_is_started() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     for _ in 0..8 {
-        app.backend.script(Call::Launch, Fault::Exit);
+        app.backend.inject(BackendCall::Launch, Fault::Exit);
     }
     app.backend.crash(engine_id);
-    until_it_is(&product, "failed").await;
-    pass(&app, Duration::from_mins(30)).await;
-    let ledger = app.ledger().await;
+    wait_for_status(&product, "failed").await;
+    advance(&app, Duration::from_mins(30)).await;
+    let ledger = app.audit_lines().await;
     assert_eq!(ledger.iter().filter(|row| row.starts_with("restart failed→failed")).count(), 8, "{ledger:?}");
-    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_unhealthy");
-    assert_eq!(short(product.start("ann").await), "200 running");
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_unhealthy");
+    assert_eq!(summarize(product.start("ann").await), "200 running");
     // From then on it has all its attempts again.
     app.backend.crash(engine_id);
-    until_it_is(&product, "failed").await;
-    until_it_is(&product, "running").await;
-    app.assert_in_order().await;
+    wait_for_status(&product, "failed").await;
+    wait_for_status(&product, "running").await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn restarts_are_forgotten_when_it_has_been_well_for_long() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     for _ in 0..3 {
         app.backend.crash(engine_id);
-        until_it_is(&product, "failed").await;
-        until_it_is(&product, "running").await;
+        wait_for_status(&product, "failed").await;
+        wait_for_status(&product, "running").await;
     }
     let restarts = async || app.rows("SELECT CAST(restarts AS TEXT) FROM engines").await[0][0].clone();
     assert_eq!(restarts().await, "3");
-    pass(&app, Duration::from_mins(4)).await;
+    advance(&app, Duration::from_mins(4)).await;
     assert_eq!(restarts().await, "3");
-    pass(&app, Duration::from_mins(2)).await;
+    advance(&app, Duration::from_mins(2)).await;
     assert_eq!(restarts().await, "0");
 }
 
 #[tokio::test]
 async fn a_hung_engine_fails_after_three_checks_and_is_ended() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     let before = app.elapsed();
     app.backend.freeze(engine_id);
-    until_it_is(&product, "failed").await;
+    wait_for_status(&product, "failed").await;
     let took = app.since(before);
     assert!(took >= SECOND * 70 && took <= SECOND * 110, "{took:?}");
-    until_it_is(&product, "running").await;
-    assert!(app.ledger().await[1].starts_with("crash running→failed it said nothing within 10 s"));
+    wait_for_status(&product, "running").await;
+    assert!(app.audit_lines().await[1].starts_with("crash running→failed it said nothing within 10 s"));
     assert_eq!(app.backend.running().len(), 1);
 }
 
 /// An app whose engines are asked so often that three checks fail before the end of one is settled.
-async fn impatient() -> TestApp {
+async fn app_with_frequent_checks() -> TestApp {
     let often = Duration::from_millis(250);
-    TestApp::by(Rules { check_interval: often, check_timeout: often, ..Rules::default() }).await
+    TestApp::with_rules(SupervisionRules {
+        check_interval: often,
+        check_timeout: often,
+        ..SupervisionRules::default()
+    })
+    .await
 }
 
 #[tokio::test]
 async fn what_ends_by_itself_has_ended_also_where_its_checks_fail_first() {
-    let app = impatient().await;
-    let product = app.product("demo", json!({})).await;
+    let app = app_with_frequent_checks().await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     app.backend.crash(engine_id);
-    until_it_is(&product, "failed").await;
+    wait_for_status(&product, "failed").await;
     assert_eq!(
-        app.ledger().await[1..],
+        app.audit_lines().await[1..],
         ["crash running→failed the engine ended by itself (signal: 9 (SIGKILL))"]
     );
-    assert_eq!(app.backend.count(Call::Kill), 0);
-    until_it_is(&product, "running").await;
-    app.assert_in_order().await;
+    assert_eq!(app.backend.count(BackendCall::Kill), 0);
+    wait_for_status(&product, "running").await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn an_end_that_nobody_tells_is_found_by_the_checks_and_called_an_end() {
-    let app = impatient().await;
-    let product = app.product("demo", json!({})).await;
+    let app = app_with_frequent_checks().await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
-    app.backend.crash_untold(engine_id);
-    until_it_is(&product, "failed").await;
-    assert_eq!(app.ledger().await[1..], ["crash running→failed the engine ended by itself"]);
-    until_it_is(&product, "running").await;
-    app.assert_in_order().await;
+    app.backend.crash_silently(engine_id);
+    wait_for_status(&product, "failed").await;
+    assert_eq!(app.audit_lines().await[1..], ["crash running→failed the engine ended by itself"]);
+    wait_for_status(&product, "running").await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn what_has_ended_and_runs_again_a_second_later_has_not_failed() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
-    app.backend.tell_an_end(engine_id);
-    pass(&app, SECOND * 40).await;
-    assert_eq!(short(product.get("ann").await), "200 running");
-    assert_eq!(app.ledger().await.len(), 1);
+    app.backend.send_stale_exit(engine_id);
+    advance(&app, SECOND * 40).await;
+    assert_eq!(summarize(product.get("ann").await), "200 running");
+    assert_eq!(app.audit_lines().await.len(), 1);
     // And its next end counts.
     app.backend.crash(engine_id);
-    until_it_is(&product, "failed").await;
+    wait_for_status(&product, "failed").await;
 }
 
 #[tokio::test]
 async fn a_silent_backend_says_nothing_about_an_engine() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     app.backend.freeze(engine_id);
     for _ in 0..8 {
-        app.backend.script(Call::Ping, unreachable());
-        app.backend.script(Call::List, unreachable());
+        app.backend.inject(BackendCall::Ping, unreachable());
+        app.backend.inject(BackendCall::List, unreachable());
     }
-    pass(&app, Duration::from_mins(4)).await;
-    assert_eq!(short(product.get("ann").await), "200 running");
-    assert_eq!(app.ledger().await.len(), 1);
-    until_it_is(&product, "failed").await;
+    advance(&app, Duration::from_mins(4)).await;
+    assert_eq!(summarize(product.get("ann").await), "200 running");
+    assert_eq!(app.audit_lines().await.len(), 1);
+    wait_for_status(&product, "failed").await;
 }
 
 #[tokio::test]
 async fn a_backend_that_comes_back_right_after_a_failed_check_has_not_made_the_engine_fail() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     for _ in 0..8 {
-        app.backend.script(Call::Ping, unreachable());
-        app.backend.script(Call::List, unreachable());
+        app.backend.inject(BackendCall::Ping, unreachable());
+        app.backend.inject(BackendCall::List, unreachable());
     }
     app.backend.freeze(engine_id);
     // It comes back while the check that decides is still waiting for an answer: so does a daemon that was started
     // again, and what carries its engines' traffic with it.
-    let before = app.backend.asked(engine_id);
-    app.step_until(STEP, async || app.backend.asked(engine_id) == before + 3).await;
-    app.backend.mend();
-    pass(&app, SECOND * 15).await;
+    let before = app.backend.probe_count(engine_id);
+    app.advance_until(STEP, async || app.backend.probe_count(engine_id) == before + 3).await;
+    app.backend.clear_faults();
+    advance(&app, SECOND * 15).await;
     app.backend.thaw();
-    pass(&app, Duration::from_mins(4)).await;
-    assert_eq!(short(product.get("ann").await), "200 running");
-    assert_eq!(app.ledger().await.len(), 1);
+    advance(&app, Duration::from_mins(4)).await;
+    assert_eq!(summarize(product.get("ann").await), "200 running");
+    assert_eq!(app.audit_lines().await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_providers_outage_is_no_failure_and_a_sick_brain_is() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    app.backend.set_health(Health::Provider("down"));
-    pass(&app, Duration::from_mins(4)).await;
-    assert_eq!(short(product.get("ann").await), "200 running");
-    app.backend.set_health(Health::Database("disk full"));
-    until_it_is(&product, "failed").await;
-    assert_eq!(app.ledger().await[1], "crash running→failed database: disk full");
+    app.backend.set_health(SimulatedHealth::Provider("down"));
+    advance(&app, Duration::from_mins(4)).await;
+    assert_eq!(summarize(product.get("ann").await), "200 running");
+    app.backend.set_health(SimulatedHealth::Database("disk full"));
+    wait_for_status(&product, "failed").await;
+    assert_eq!(app.audit_lines().await[1], "crash running→failed database: disk full");
 }
 
 #[tokio::test]
 async fn a_permanent_fault_is_not_tried_again() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     let image: contract::EngineImage = "svc-engine:0.1.0".parse().unwrap();
-    app.backend.script(Call::CheckImage, Fault::Error(BackendError::NoImage(image)));
+    app.backend.inject(BackendCall::CheckImage, Fault::Error(BackendError::NoImage(image)));
     app.backend.crash(engine_id);
-    until_it_is(&product, "failed").await;
-    pass(&app, Duration::from_mins(10)).await;
-    let ledger = app.ledger().await;
+    wait_for_status(&product, "failed").await;
+    advance(&app, Duration::from_mins(10)).await;
+    let ledger = app.audit_lines().await;
     assert_eq!(ledger[2..], ["restart failed→failed the backend has no image svc-engine:0.1.0"]);
-    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_unhealthy");
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_unhealthy");
 }
 
 #[tokio::test]
 async fn what_nobody_needs_sleeps_and_is_woken() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
-    pass(&app, Duration::from_mins(50)).await;
+    advance(&app, Duration::from_mins(50)).await;
     product.admit("ann", json!({})).await;
-    pass(&app, Duration::from_mins(50)).await;
-    assert_eq!(short(product.get("ann").await), "200 running");
+    advance(&app, Duration::from_mins(50)).await;
+    assert_eq!(summarize(product.get("ann").await), "200 running");
     // Looking is no activity.
     product.call("GET", "/engines", &Value::Null).await;
-    pass(&app, Duration::from_mins(11)).await;
-    assert_eq!(short(product.get("ann").await), "200 sleeping");
-    assert_eq!(app.ledger().await[1], "sleep running→sleeping idle");
-    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_sleeping");
-    assert_eq!(short(product.admit("ann", json!({"auto_wake": true})).await), "200 running");
+    advance(&app, Duration::from_mins(11)).await;
+    assert_eq!(summarize(product.get("ann").await), "200 sleeping");
+    assert_eq!(app.audit_lines().await[1], "sleep running→sleeping idle");
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_sleeping");
+    assert_eq!(summarize(product.admit("ann", json!({"auto_wake": true})).await), "200 running");
     // What works does not sleep.
     app.backend.set_busy(engine_id, true);
-    pass(&app, Duration::from_hours(2)).await;
-    assert_eq!(short(product.get("ann").await), "200 running");
+    advance(&app, Duration::from_hours(2)).await;
+    assert_eq!(summarize(product.get("ann").await), "200 running");
     app.backend.set_busy(engine_id, false);
-    until_it_is(&product, "sleeping").await;
-    app.assert_in_order().await;
+    wait_for_status(&product, "sleeping").await;
+    app.assert_consistent().await;
 }
 
 #[tokio::test]
 async fn who_waited_for_a_restart_was_admitted() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({"idle_sleep_threshold_s": 100})).await;
+    let product = app.register_product("demo", json!({"idle_sleep_threshold_s": 100})).await;
     let engine_id = engine_id(&product.provision("ann").await);
-    pass(&app, SECOND * 97).await;
+    advance(&app, SECOND * 97).await;
     app.backend.crash(engine_id);
-    until_it_is(&product, "failed").await;
-    assert_eq!(short(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
+    wait_for_status(&product, "failed").await;
+    assert_eq!(summarize(app.while_time_passes(STEP, product.admit("ann", json!({}))).await), "200 running");
     let admitted = app.elapsed();
-    until_it_is(&product, "sleeping").await;
+    wait_for_status(&product, "sleeping").await;
     let slept = app.since(admitted);
     assert!(slept >= SECOND * 90, "asleep {slept:?} after an admit");
 }
@@ -294,41 +299,41 @@ async fn who_waited_for_a_restart_was_admitted() {
 #[tokio::test]
 async fn an_idle_engine_that_does_not_answer_is_not_put_to_sleep() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     for _ in 0..2 {
-        app.backend.script(Call::Rpc, unreachable());
+        app.backend.inject(BackendCall::Rpc, unreachable());
     }
-    pass(&app, Duration::from_secs(3_620)).await;
-    assert_eq!(short(product.get("ann").await), "200 running");
-    until_it_is(&product, "sleeping").await;
+    advance(&app, Duration::from_secs(3_620)).await;
+    assert_eq!(summarize(product.get("ann").await), "200 running");
+    wait_for_status(&product, "sleeping").await;
 }
 
 #[tokio::test]
 async fn lesson_o04_idle_times_counters_and_back_offs_outlive_the_orchestrator() {
     let app = TestApp::new().await;
-    let key = app.product("demo", json!({})).await.key;
-    let product = Caller { app: &app, key: key.clone() };
+    let key = app.register_product("demo", json!({})).await.key;
+    let product = ProductClient { app: &app, key: key.clone() };
     let ann = engine_id(&product.provision("ann").await);
     let bob = engine_id(&product.provision("bob").await);
-    pass(&app, Duration::from_mins(50)).await;
+    advance(&app, Duration::from_mins(50)).await;
     product.admit("bob", json!({})).await;
     app.backend.crash(ann);
-    until_it_is(&product, "failed").await;
-    pass(&app, SECOND * 2).await;
+    wait_for_status(&product, "failed").await;
+    advance(&app, SECOND * 2).await;
     let due = app.rows("SELECT CAST(restart_at AS TEXT) FROM engines WHERE restart_at IS NOT NULL").await;
-    let app = app.killed().await;
-    app.begin().await;
-    let product = Caller { app: &app, key };
+    let app = app.kill_and_replace().await;
+    app.start().await;
+    let product = ProductClient { app: &app, key };
     assert_eq!(
         app.rows("SELECT CAST(restart_at AS TEXT) FROM engines WHERE restart_at IS NOT NULL").await,
         due
     );
     let begun = app.elapsed();
-    until_it_is(&product, "running").await;
+    wait_for_status(&product, "running").await;
     assert!(app.since(begun) <= SECOND * 6, "the back-off did not begin anew");
-    pass(&app, Duration::from_mins(15)).await;
-    let status = async |user| short(product.get(user).await);
+    advance(&app, Duration::from_mins(15)).await;
+    let status = async |user| summarize(product.get(user).await);
     assert_eq!((status("ann").await, status("bob").await), ("200 sleeping".into(), "200 running".into()));
     assert!(app.backend.running().contains(&bob));
 }
@@ -337,20 +342,20 @@ async fn lesson_o04_idle_times_counters_and_back_offs_outlive_the_orchestrator()
 async fn lesson_o17_a_wall_clock_that_jumps_fires_nothing_and_stalls_nothing() {
     for hours in [1, -1] {
         let app = TestApp::new().await;
-        let product = app.product("demo", json!({})).await;
+        let product = app.register_product("demo", json!({})).await;
         let ann = engine_id(&product.provision("ann").await);
         let bob = product.provision("bob").await;
         app.backend.crash(ann);
-        until_it_is(&product, "failed").await;
+        wait_for_status(&product, "failed").await;
         app.shift_wall(hours * 3_600_000);
         let begun = app.elapsed();
-        until_it_is(&product, "running").await;
+        wait_for_status(&product, "running").await;
         let waited = app.since(begun);
         assert!(waited >= SECOND * 3 && waited <= SECOND * 8, "{hours} h: {waited:?}");
-        pass(&app, Duration::from_mins(50)).await;
-        assert_eq!(short(product.get("bob").await), "200 running", "{hours} h");
-        pass(&app, Duration::from_mins(15)).await;
-        assert_eq!(short(product.get("bob").await), "200 sleeping", "{hours} h");
+        advance(&app, Duration::from_mins(50)).await;
+        assert_eq!(summarize(product.get("bob").await), "200 running", "{hours} h");
+        advance(&app, Duration::from_mins(15)).await;
+        assert_eq!(summarize(product.get("bob").await), "200 sleeping", "{hours} h");
         assert_eq!(bob.0, 200);
     }
 }
@@ -358,18 +363,18 @@ async fn lesson_o17_a_wall_clock_that_jumps_fires_nothing_and_stalls_nothing() {
 #[tokio::test]
 async fn checks_are_spread_over_the_interval() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let mut engines = Vec::new();
     for user in 0..24 {
         engines.push(engine_id(&product.provision(&format!("user-{user}")).await));
     }
-    let asked = |app: &TestApp| engines.iter().map(|id| app.backend.asked(*id)).sum::<usize>();
+    let asked = |app: &TestApp| engines.iter().map(|id| app.backend.probe_count(*id)).sum::<usize>();
     // Each boot asked once, or more often.
     let before = asked(&app);
     let mut busiest = 0;
     for _ in 0..30 {
         let begun = asked(&app);
-        pass(&app, SECOND).await;
+        advance(&app, SECOND).await;
         busiest = busiest.max(asked(&app) - begun);
     }
     let all = asked(&app) - before;
@@ -380,18 +385,18 @@ async fn checks_are_spread_over_the_interval() {
 #[tokio::test]
 async fn a_policy_sets_when_its_engines_sleep_and_from_when_on() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({"idle_sleep_threshold_s": 0})).await;
+    let product = app.register_product("demo", json!({"idle_sleep_threshold_s": 0})).await;
     product.provision("ann").await;
-    pass(&app, Duration::from_hours(2)).await;
-    assert_eq!(short(product.get("ann").await), "200 running");
+    advance(&app, Duration::from_hours(2)).await;
+    assert_eq!(summarize(product.get("ann").await), "200 running");
     let listed = app.send("GET", "/products", &[("X-Admin-Key", crate::testing::ADMIN_KEY)], "").await.2;
     let path = format!("/products/{}/policy", listed["products"][0]["product_id"].as_str().unwrap());
     let body = json!({"policy": {"idle_sleep_threshold_s": 7_201}}).to_string();
     let key = [("X-Admin-Key", crate::testing::ADMIN_KEY)];
     assert_eq!(app.send("PUT", &path, &key, &body).await.0, 200);
-    assert_eq!(short(product.get("ann").await), "200 running");
-    until_it_is(&product, "sleeping").await;
-    assert_eq!(short(product.admit("ann", json!({"auto_wake": true})).await), "200 running");
+    assert_eq!(summarize(product.get("ann").await), "200 running");
+    wait_for_status(&product, "sleeping").await;
+    assert_eq!(summarize(product.admit("ann", json!({"auto_wake": true})).await), "200 running");
     let explained = product.call("GET", "/engines/ann/explain", &Value::Null).await.1;
     assert_eq!(explained["caps"], Value::Null);
 }
@@ -399,10 +404,10 @@ async fn a_policy_sets_when_its_engines_sleep_and_from_when_on() {
 #[tokio::test]
 async fn a_hung_engine_that_is_idle_fails_all_the_same() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({"idle_sleep_threshold_s": 0.001})).await;
+    let product = app.register_product("demo", json!({"idle_sleep_threshold_s": 0.001})).await;
     let engine_id = engine_id(&product.provision("ann").await);
     app.backend.freeze(engine_id);
     let begun = app.elapsed();
-    until_it_is(&product, "failed").await;
+    wait_for_status(&product, "failed").await;
     assert!(app.since(begun) <= SECOND * 130, "{:?}", app.since(begun));
 }

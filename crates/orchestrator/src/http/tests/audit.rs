@@ -4,13 +4,13 @@ use contract::audit::{AuditList, AuditRow};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
-use super::form;
-use crate::testing::{ADMIN_KEY, Caller, TestApp, short};
+use super::json_shape;
+use crate::testing::{ADMIN_KEY, ProductClient, TestApp, summarize};
 
 /// A product with a past, oldest row first: register, provision ann, provision bob, stop ann, start ann,
 /// destroy bob.
-async fn with_past(app: &TestApp) -> Caller<'_> {
-    let product = app.product("demo", json!({})).await;
+async fn product_with_history(app: &TestApp) -> ProductClient<'_> {
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
     product.provision("bob").await;
     product.stop("ann").await;
@@ -19,8 +19,8 @@ async fn with_past(app: &TestApp) -> Caller<'_> {
     product
 }
 
-async fn ids(product: &Caller<'_>, query: &str) -> Vec<i64> {
-    let (status, audit) = product.look(&format!("/audit{query}")).await;
+async fn ids(product: &ProductClient<'_>, query: &str) -> Vec<i64> {
+    let (status, audit) = product.get_path(&format!("/audit{query}")).await;
     assert_eq!(status, 200, "{query}: {audit}");
     audit["rows"].as_array().unwrap().iter().map(|row| row["id"].as_i64().unwrap()).collect()
 }
@@ -28,20 +28,20 @@ async fn ids(product: &Caller<'_>, query: &str) -> Vec<i64> {
 #[tokio::test]
 async fn every_row_has_its_fields_and_no_other() {
     let app = TestApp::new().await;
-    let product = with_past(&app).await;
-    let (_, audit) = product.look("/audit?event=provision&limit=1").await;
+    let product = product_with_history(&app).await;
+    let (_, audit) = product.get_path("/audit?event=provision&limit=1").await;
     let mut row = audit["rows"][0].clone();
     assert_eq!(row["hash"].as_str().unwrap().len(), 64);
     row["hash"] = json!("hash");
     assert_eq!(
-        form(&row),
+        json_shape(&row),
         json!({
             "id": "integer", "at": "time", "product_id": "prod_", "engine_id": "eng_", "user_id": "bob",
             "event": "provision", "duration_ms": "integer",
             "detail": {"from": "null", "to": "running", "reason": "requested"}, "hash": "hash",
         })
     );
-    let (_, audit) = product.look("/audit?event=register").await;
+    let (_, audit) = product.get_path("/audit?event=register").await;
     let row = &audit["rows"][0];
     assert_eq!(
         (&row["engine_id"], &row["user_id"], &row["duration_ms"]),
@@ -53,7 +53,7 @@ async fn every_row_has_its_fields_and_no_other() {
 #[tokio::test]
 async fn pages_and_filters_give_the_newest_first() {
     let app = TestApp::new().await;
-    let product = with_past(&app).await;
+    let product = product_with_history(&app).await;
     for (query, expected) in [
         ("", vec![6, 5, 4, 3, 2, 1]),
         ("?limit=2", vec![6, 5]),
@@ -71,7 +71,7 @@ async fn pages_and_filters_give_the_newest_first() {
     ] {
         assert_eq!(ids(&product, query).await, expected, "{query}");
     }
-    let other = app.product("other", json!({})).await;
+    let other = app.register_product("other", json!({})).await;
     assert_eq!(ids(&other, "").await, [1]);
     assert!(ids(&other, "?user_id=ann").await.is_empty());
 }
@@ -79,7 +79,7 @@ async fn pages_and_filters_give_the_newest_first() {
 #[tokio::test]
 async fn queries_are_checked_and_named() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     for (query, named) in [
         ("limit=0", "limit"),
         ("limit=1001", "limit"),
@@ -91,12 +91,12 @@ async fn queries_are_checked_and_named() {
         ("user_id=", "user_id"),
         ("user_id=a%00b", "user_id"),
     ] {
-        let (status, answer) = product.look(&format!("/audit?{query}")).await;
+        let (status, answer) = product.get_path(&format!("/audit?{query}")).await;
         assert_eq!((status, &answer["error"]["code"]), (400, &json!("INVALID_REQUEST")), "{query}");
         assert!(answer["error"]["message"].as_str().unwrap().contains(named), "{query}: {answer}");
     }
     for event in contract::audit::AuditEvent::ALL {
-        assert_eq!(product.look(&format!("/audit?event={}", event.as_str())).await.0, 200);
+        assert_eq!(product.get_path(&format!("/audit?event={}", event.as_str())).await.0, 200);
     }
 }
 
@@ -106,9 +106,9 @@ async fn a_product_can_check_its_chain_itself() {
     use sha2::{Digest as _, Sha256};
 
     let app = TestApp::new().await;
-    let product = with_past(&app).await;
-    product.limit(json!({"engine_cpus": 0.1, "oauth_redirect_base_url": "https://a.example/x"})).await;
-    let response = app.open("GET", "/audit", &[("X-Platform-Key", &product.key)], "").await;
+    let product = product_with_history(&app).await;
+    product.set_policy(json!({"engine_cpus": 0.1, "oauth_redirect_base_url": "https://a.example/x"})).await;
+    let response = app.send_unread("GET", "/audit", &[("X-Platform-Key", &product.key)], "").await;
     let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
     let AuditList { mut rows } = serde_json::from_slice(&body).unwrap();
     rows.reverse();
@@ -137,15 +137,15 @@ async fn a_product_can_check_its_chain_itself() {
         assert_eq!(hash, expected, "row {id}");
         before = hash;
     }
-    assert_eq!(app.assert_chained().await, 7);
+    assert_eq!(app.assert_hash_chain().await, 7);
 }
 
 #[tokio::test]
 async fn no_key_is_in_the_ledger() {
     let app = TestApp::new().await;
-    let product = with_past(&app).await;
+    let product = product_with_history(&app).await;
     let (_, ann) = product.get("ann").await;
-    let (_, audit) = product.look("/audit").await;
+    let (_, audit) = product.get_path("/audit").await;
     let text = audit.to_string();
     for secret in [ann["api_key"].as_str().unwrap(), &product.key, ADMIN_KEY] {
         assert!(!text.contains(secret));
@@ -155,21 +155,21 @@ async fn no_key_is_in_the_ledger() {
 #[tokio::test]
 async fn logs_show_the_last_lines_whatever_the_state() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    let (_, logs) = product.look("/engines/ann/logs").await;
+    let (_, logs) = product.get_path("/engines/ann/logs").await;
     assert_eq!(logs, json!({"lines": ["engine began", "the last words"]}));
-    assert_eq!(product.look("/engines/ann/logs?tail=1").await.1, json!({"lines": ["the last words"]}));
+    assert_eq!(product.get_path("/engines/ann/logs?tail=1").await.1, json!({"lines": ["the last words"]}));
     product.stop("ann").await;
-    assert_eq!(product.look("/engines/ann/logs?tail=10000").await.0, 200);
-    assert_eq!(short(product.look("/engines/bob/logs").await), "404 ENGINE_NOT_FOUND");
+    assert_eq!(product.get_path("/engines/ann/logs?tail=10000").await.0, 200);
+    assert_eq!(summarize(product.get_path("/engines/bob/logs").await), "404 ENGINE_NOT_FOUND");
     for tail in ["0", "10001", "-1", "x", ""] {
-        let answer = product.look(&format!("/engines/ann/logs?tail={tail}")).await;
-        assert_eq!(short(answer.clone()), "400 INVALID_REQUEST", "{tail}");
+        let answer = product.get_path(&format!("/engines/ann/logs?tail={tail}")).await;
+        assert_eq!(summarize(answer.clone()), "400 INVALID_REQUEST", "{tail}");
         assert!(answer.1["error"]["message"].as_str().unwrap().contains("tail"), "{answer:?}");
     }
     // Users with names like routes have logs too.
     product.provision("provision").await;
-    assert_eq!(product.look("/engines/provision/logs").await.0, 200);
-    let Value::Object(_) = product.look("/engines/logs").await.1 else { panic!("no envelope") };
+    assert_eq!(product.get_path("/engines/provision/logs").await.0, 200);
+    let Value::Object(_) = product.get_path("/engines/logs").await.1 else { panic!("no envelope") };
 }

@@ -1,7 +1,7 @@
 //! The gate: every route has been seen to give every answer that the document promises, a success, the refusal
 //! of a bad key and of a bad request among them; and the document promises what the contract lists.
 
-mod scenes;
+mod scenarios;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,36 +10,36 @@ use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use super::super::proxy::Carrier;
-use super::super::{App, bare};
-use crate::testing::{ADMIN_KEY, Answered, Operation, TestApp, operations};
+use super::super::proxy::ProxyClient;
+use super::super::{AppState, router_without_middleware};
+use crate::testing::{ADMIN_KEY, ApiOperation, RecordedResponse, TestApp, api_operations};
 
 /// What `seen` lacks of what every operation must have shown.
-fn lacking(seen: &BTreeSet<Answered>) -> Vec<String> {
-    let mut lacking = Vec::new();
-    for operation in operations() {
-        let Operation { method, path, .. } = operation;
+fn missing_answers(seen: &BTreeSet<RecordedResponse>) -> Vec<String> {
+    let mut missing_answers = Vec::new();
+    for operation in api_operations() {
+        let ApiOperation { method, path, .. } = operation;
         let answers: BTreeSet<_> = seen
             .iter()
             .filter(|answered| answered.path == *path && answered.method == *method)
             .map(|answered| (answered.status, answered.code.clone()))
             .collect();
-        let mut must = operation.answers.clone();
-        must.extend(operation.unknown_key.map(|code| (401, Some(name(code)))));
+        let mut must = operation.responses.clone();
+        must.extend(operation.invalid_key_code.map(|code| (401, Some(name(code)))));
         if operation.has_input {
             must.insert((400, Some(name(ErrorCode::InvalidRequest))));
         }
-        lacking.extend(must.difference(&answers).map(|(status, code)| {
+        missing_answers.extend(must.difference(&answers).map(|(status, code)| {
             format!("{method} {path} never gave {status} {}", code.as_deref().unwrap_or_default())
         }));
         if !answers.iter().any(|(status, _)| (200..300).contains(status)) {
-            lacking.push(format!("{method} {path} never succeeded"));
+            missing_answers.push(format!("{method} {path} never succeeded"));
         }
-        lacking.extend(answers.difference(&operation.answers).map(|(status, code)| {
+        missing_answers.extend(answers.difference(&operation.responses).map(|(status, code)| {
             format!("{method} {path} gave {status} {code:?}, which the document does not have")
         }));
     }
-    lacking
+    missing_answers
 }
 
 fn name(code: ErrorCode) -> String {
@@ -47,9 +47,9 @@ fn name(code: ErrorCode) -> String {
 }
 
 /// What was seen, a line per operation.
-fn table(seen: &BTreeSet<Answered>) -> String {
+fn table(seen: &BTreeSet<RecordedResponse>) -> String {
     let mut lines = BTreeMap::<_, Vec<String>>::new();
-    for Answered { path, method, status, code } in seen {
+    for RecordedResponse { path, method, status, code } in seen {
         let answer = format!("{status} {}", code.as_deref().unwrap_or("-"));
         lines.entry(format!("{path} {method}")).or_default().push(answer);
     }
@@ -59,17 +59,17 @@ fn table(seen: &BTreeSet<Answered>) -> String {
 
 #[tokio::test]
 async fn every_route_has_given_every_answer_of_the_document() {
-    let seen = scenes::all().await;
-    let lacking_now = lacking(&seen);
+    let seen = scenarios::all().await;
+    let lacking_now = missing_answers(&seen);
     assert!(lacking_now.is_empty(), "{}\n\nSeen:\n{}", lacking_now.join("\n"), table(&seen));
     // The gate itself: it closes when any one of these is no longer given, and when one more is.
     for answered in seen.iter().filter(|answered| answered.code.as_deref() != Some("METHOD_NOT_ALLOWED")) {
         let mut fewer = seen.clone();
         fewer.remove(answered);
-        assert!(!lacking(&fewer).is_empty(), "nobody would miss {answered:?}");
+        assert!(!missing_answers(&fewer).is_empty(), "nobody would miss {answered:?}");
         let mut more = seen.clone();
-        more.insert(Answered { status: 418, code: Some("TEAPOT".to_owned()), ..answered.clone() });
-        assert!(!lacking(&more).is_empty(), "nobody would mind another answer than {answered:?}");
+        more.insert(RecordedResponse { status: 418, code: Some("TEAPOT".to_owned()), ..answered.clone() });
+        assert!(!missing_answers(&more).is_empty(), "nobody would mind another answer than {answered:?}");
     }
 }
 
@@ -87,7 +87,7 @@ async fn the_router_and_the_document_have_the_same_routes() {
     let app = TestApp::new().await;
     let admin_key = contract::AdminKey::from_text(ADMIN_KEY.to_owned());
     let fleet = std::sync::Arc::clone(app.orchestrator.fleet());
-    let whole = bare(App { fleet, admin_key, carrier: Carrier::new() });
+    let whole = router_without_middleware(AppState { fleet, admin_key, proxy_client: ProxyClient::new() });
     let mut served = BTreeSet::new();
     for path in paths(&whole) {
         let request = axum::http::Request::builder().method("BREW").uri(path.replace(['{', '}', '*'], ""));
@@ -95,7 +95,7 @@ async fn the_router_and_the_document_have_the_same_routes() {
         if path.contains("/proxy/") {
             // Any method is passed on: this one too asks for the key first.
             assert_eq!(refused.status(), 401, "{path}");
-            let documented = operations().iter().filter(|operation| operation.path == path);
+            let documented = api_operations().iter().filter(|operation| operation.path == path);
             served.extend(documented.map(|operation| (path.clone(), operation.method.clone())));
             continue;
         }
@@ -106,13 +106,14 @@ async fn the_router_and_the_document_have_the_same_routes() {
         served.extend(methods.map(|method| (path.clone(), method.to_owned())));
     }
     assert!(served.remove(&("/openapi.json".to_owned(), "GET".to_owned())), "{served:?}");
-    let documented = operations().iter().map(|operation| (operation.path.clone(), operation.method.clone()));
+    let documented =
+        api_operations().iter().map(|operation| (operation.path.clone(), operation.method.clone()));
     assert_eq!(served, documented.collect());
 }
 
 #[test]
 fn an_operation_without_input_promises_no_refusal_of_it() {
-    for Operation { method, path, has_input, has_body, answers, .. } in operations() {
+    for ApiOperation { method, path, has_input, has_body, responses: answers, .. } in api_operations() {
         let has = |status| answers.iter().any(|(answer, _)| *answer == status);
         assert_eq!(has(400), *has_input, "{method} {path}");
         assert_eq!(has(413), *has_body, "{method} {path}");
@@ -122,8 +123,8 @@ fn an_operation_without_input_promises_no_refusal_of_it() {
 const KEY: &str = "INVALID_PLATFORM_KEY";
 const ADMIN: &str = "INVALID_ADMIN_KEY";
 const DENIED: &str = "POLICY_DENIED";
-const NOBODY: &str = "ENGINE_NOT_FOUND";
-const RESTS: &str = "ENGINE_NOT_RUNNING";
+const NOT_FOUND: &str = "ENGINE_NOT_FOUND";
+const NOT_RUNNING: &str = "ENGINE_NOT_RUNNING";
 const BACKEND: &str = "BACKEND_ERROR";
 
 /// Every endpoint with the codes that the contract lists for it, and those that its general rules give it; the
@@ -137,15 +138,15 @@ const CONTRACT: [(&str, &str, &[&str]); 27] = [
         "/engines/provision",
         &[KEY, DENIED, "ENGINE_ALREADY_EXISTS", "QUOTA_EXCEEDED", BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"],
     ),
-    ("DELETE", "/engines/{user_id}", &[KEY, DENIED, NOBODY, BACKEND]),
+    ("DELETE", "/engines/{user_id}", &[KEY, DENIED, NOT_FOUND, BACKEND]),
     (
         "POST",
         "/engines/{user_id}/start",
-        &[KEY, DENIED, NOBODY, "ENGINE_ALREADY_RUNNING", BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"],
+        &[KEY, DENIED, NOT_FOUND, "ENGINE_ALREADY_RUNNING", BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"],
     ),
-    ("POST", "/engines/{user_id}/stop", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
-    ("POST", "/engines/{user_id}/rotate-key", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
-    ("GET", "/engines/{user_id}", &[KEY, NOBODY]),
+    ("POST", "/engines/{user_id}/stop", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
+    ("POST", "/engines/{user_id}/rotate-key", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
+    ("GET", "/engines/{user_id}", &[KEY, NOT_FOUND]),
     (
         "POST",
         "/engines/{user_id}/admit",
@@ -159,16 +160,20 @@ const CONTRACT: [(&str, &str, &[&str]); 27] = [
     ("GET", "/metrics/prometheus", &[ADMIN]),
     ("GET", "/admin/versions", &[ADMIN]),
     ("POST", "/admin/versions/move", &[ADMIN]),
-    ("PUT", "/engines/{user_id}/version", &[KEY, DENIED, NOBODY, BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"]),
+    (
+        "PUT",
+        "/engines/{user_id}/version",
+        &[KEY, DENIED, NOT_FOUND, BACKEND, "PORT_EXHAUSTION", "BOOT_TIMEOUT"],
+    ),
     ("GET", "/audit", &[KEY]),
     ("GET", "/events", &[KEY]),
-    ("GET", "/engines/{user_id}/explain", &[KEY, NOBODY]),
-    ("GET", "/engines/{user_id}/logs", &[KEY, NOBODY, BACKEND]),
-    ("GET", "/engines/{user_id}/proxy/{*path}", &[KEY, NOBODY, RESTS, BACKEND]),
-    ("POST", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
-    ("PUT", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
-    ("PATCH", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
-    ("DELETE", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOBODY, RESTS, BACKEND]),
+    ("GET", "/engines/{user_id}/explain", &[KEY, NOT_FOUND]),
+    ("GET", "/engines/{user_id}/logs", &[KEY, NOT_FOUND, BACKEND]),
+    ("GET", "/engines/{user_id}/proxy/{*path}", &[KEY, NOT_FOUND, NOT_RUNNING, BACKEND]),
+    ("POST", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
+    ("PUT", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
+    ("PATCH", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
+    ("DELETE", "/engines/{user_id}/proxy/{*path}", &[KEY, DENIED, NOT_FOUND, NOT_RUNNING, BACKEND]),
 ];
 
 /// The contract's codes with their status.
@@ -195,19 +200,19 @@ fn the_document_has_what_the_contract_lists() {
     let mut promised = BTreeSet::new();
     for (method, path, codes) in CONTRACT {
         let operation =
-            operations().iter().find(|operation| operation.method == method && operation.path == path);
+            api_operations().iter().find(|operation| operation.method == method && operation.path == path);
         let operation = operation.unwrap_or_else(|| panic!("{method} {path} is not in the document"));
-        assert!(operation.answers.contains(&(200, None)), "{method} {path}");
+        assert!(operation.responses.contains(&(200, None)), "{method} {path}");
         // Every endpoint may be asked too early, and fail where it reads the registry.
         let reads = !["/health", "/metrics/prometheus"].contains(&path);
         let general: &[&str] = if reads { &["STARTING_UP", "INTERNAL_ERROR"] } else { &["STARTING_UP"] };
         for code in codes.iter().chain(general) {
-            let has = operation.answers.iter().any(|(_, answer)| answer.as_deref() == Some(*code));
+            let has = operation.responses.iter().any(|(_, answer)| answer.as_deref() == Some(*code));
             assert!(has, "{method} {path} does not have {code}");
             promised.insert(*code);
         }
     }
-    assert_eq!(operations().len(), CONTRACT.len(), "an operation that the table does not have");
+    assert_eq!(api_operations().len(), CONTRACT.len(), "an operation that the table does not have");
     for (code, status) in CODES {
         let known: ErrorCode = serde_json::from_value(Value::from(code)).unwrap();
         assert_eq!((known.status(), json!(known)), (status, json!(code)));

@@ -9,44 +9,44 @@ use futures::future::join_all;
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
-use crate::testing::{Caller, TestApp, short};
+use crate::testing::{ProductClient, TestApp, summarize};
 
 /// A client of the stream. It reads what one poll gives, and takes events apart as browsers do.
-struct Stream {
+struct EventStream {
     body: BodyDataStream,
-    rest: String,
+    buffer: String,
 }
 
-impl Stream {
-    async fn open(product: &Caller<'_>, query: &str, last_event_id: Option<i64>) -> Self {
+impl EventStream {
+    async fn open(product: &ProductClient<'_>, query: &str, last_event_id: Option<i64>) -> Self {
         let last = last_event_id.map(|id| id.to_string());
         let mut headers = vec![("X-Platform-Key", product.key.as_str())];
         headers.extend(last.as_deref().map(|last| ("Last-Event-ID", last)));
-        let response = product.app.open("GET", &format!("/events{query}"), &headers, "").await;
+        let response = product.app.send_unread("GET", &format!("/events{query}"), &headers, "").await;
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         assert_eq!(response.headers()["cache-control"], "no-cache, no-transform");
         assert_eq!(response.headers()["x-accel-buffering"], "no");
-        Self { body: response.into_body().into_data_stream(), rest: String::new() }
+        Self { body: response.into_body().into_data_stream(), buffer: String::new() }
     }
 
     /// The next block: an event or a comment; none at the end.
-    async fn block(&mut self) -> Option<String> {
+    async fn next_block(&mut self) -> Option<String> {
         loop {
-            if let Some((block, rest)) = self.rest.split_once("\n\n") {
+            if let Some((block, rest)) = self.buffer.split_once("\n\n") {
                 let block = block.to_owned();
-                self.rest = rest.to_owned();
+                self.buffer = rest.to_owned();
                 return Some(block);
             }
             let next = tokio::time::timeout(Duration::from_secs(10), self.body.next());
             let bytes = next.await.expect("nothing came")?.unwrap();
-            self.rest.push_str(std::str::from_utf8(&bytes).unwrap());
+            self.buffer.push_str(std::str::from_utf8(&bytes).unwrap());
         }
     }
 
     /// The next row.
-    async fn row(&mut self) -> AuditRow {
-        let block = self.block().await.expect("the stream ended");
+    async fn next_row(&mut self) -> AuditRow {
+        let block = self.next_block().await.expect("the stream ended");
         let mut lines = block.lines();
         let event = lines.next().unwrap().strip_prefix("event: ").unwrap();
         let id = lines.next().unwrap().strip_prefix("id: ").unwrap();
@@ -56,10 +56,10 @@ impl Stream {
         row
     }
 
-    async fn ids(&mut self, count: usize) -> Vec<i64> {
+    async fn next_ids(&mut self, count: usize) -> Vec<i64> {
         let mut ids = Vec::new();
         for _ in 0..count {
-            ids.push(self.row().await.id);
+            ids.push(self.next_row().await.id);
         }
         ids
     }
@@ -67,49 +67,49 @@ impl Stream {
     /// Reads on in the background for a while; nothing may come.
     async fn is_silent(&mut self) -> bool {
         let wait = tokio::time::timeout(Duration::from_millis(50), self.body.next());
-        self.rest.is_empty() && wait.await.is_err()
+        self.buffer.is_empty() && wait.await.is_err()
     }
 }
 
 #[tokio::test]
 async fn rows_come_as_they_are_committed() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    let other = app.product("other", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
+    let other = app.register_product("other", json!({})).await;
     product.provision("ann").await;
-    let mut from_now = Stream::open(&product, "", None).await;
-    let mut all = Stream::open(&product, "?after=0", None).await;
-    let mut after = Stream::open(&product, "?after=1", None).await;
-    let mut resumed = Stream::open(&product, "?after=0", Some(1)).await;
-    assert_eq!(all.ids(2).await, [1, 2]);
-    assert_eq!(after.ids(1).await, [2]);
-    assert_eq!(resumed.ids(1).await, [2], "the header beats the query");
+    let mut from_now = EventStream::open(&product, "", None).await;
+    let mut all = EventStream::open(&product, "?after=0", None).await;
+    let mut after = EventStream::open(&product, "?after=1", None).await;
+    let mut resumed = EventStream::open(&product, "?after=0", Some(1)).await;
+    assert_eq!(all.next_ids(2).await, [1, 2]);
+    assert_eq!(after.next_ids(1).await, [2]);
+    assert_eq!(resumed.next_ids(1).await, [2], "the header beats the query");
     other.provision("ann").await;
     product.stop("ann").await;
     for stream in [&mut from_now, &mut all, &mut after, &mut resumed] {
-        let row = stream.row().await;
+        let row = stream.next_row().await;
         assert_eq!((row.id, &*row.event), (3, "stop"));
     }
     // The very rows that the audit has.
-    let (_, audit) = product.look("/audit?limit=1").await;
+    let (_, audit) = product.get_path("/audit?limit=1").await;
     product.start("ann").await;
-    assert_eq!(from_now.row().await.id, 4);
-    let row = Stream::open(&product, "?after=2", None).await.row().await;
+    assert_eq!(from_now.next_row().await.id, 4);
+    let row = EventStream::open(&product, "?after=2", None).await.next_row().await;
     assert_eq!(serde_json::to_value(&row).unwrap()["hash"], audit["rows"][0]["hash"]);
     assert_eq!(row.detail.get(), audit["rows"][0]["detail"].to_string());
     // Changes of the policy are rows as well.
-    product.limit(json!({"suspended": true})).await;
-    assert_eq!(&*from_now.row().await.event, "policy_update");
-    assert_eq!(Stream::open(&other, "?after=0", None).await.ids(2).await, [1, 2]);
+    product.set_policy(json!({"suspended": true})).await;
+    assert_eq!(&*from_now.next_row().await.event, "policy_update");
+    assert_eq!(EventStream::open(&other, "?after=0", None).await.next_ids(2).await, [1, 2]);
 }
 
 #[tokio::test]
 async fn positions_are_checked() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     for query in ["after=-1", "after=x", "after=", "after=2", "after=9223372036854775807"] {
-        let answer = product.look(&format!("/events?{query}")).await;
-        assert_eq!(short(answer), "400 INVALID_REQUEST", "{query}");
+        let answer = product.get_path(&format!("/events?{query}")).await;
+        assert_eq!(summarize(answer), "400 INVALID_REQUEST", "{query}");
     }
     for id in ["-1", "x", "2", "1.0", " "] {
         let headers = [("X-Platform-Key", product.key.as_str()), ("Last-Event-ID", id)];
@@ -118,7 +118,7 @@ async fn positions_are_checked() {
     }
     // Browsers send an empty one for "none yet".
     let headers = [("X-Platform-Key", product.key.as_str()), ("Last-Event-ID", "")];
-    assert_eq!(app.open("GET", "/events", &headers, "").await.status(), 200);
+    assert_eq!(app.send_unread("GET", "/events", &headers, "").await.status(), 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -127,7 +127,7 @@ async fn under_concurrent_commits_none_is_lost_none_comes_twice_and_all_in_order
     const USERS: usize = 40;
     const ROWS: usize = 1 + 3 * USERS;
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let changes = join_all((0..USERS).map(|user| {
         let product = product.clone();
         async move {
@@ -141,17 +141,17 @@ async fn under_concurrent_commits_none_is_lost_none_comes_twice_and_all_in_order
     // So many that reads are still under way when the next commit comes; each on its own, as connections are.
     let mut steady = Vec::new();
     for _ in 0..FOLLOWERS {
-        let mut stream = Stream::open(&product, "?after=0", None).await;
-        steady.push(tokio::spawn(async move { stream.ids(ROWS).await }));
+        let mut stream = EventStream::open(&product, "?after=0", None).await;
+        steady.push(tokio::spawn(async move { stream.next_ids(ROWS).await }));
     }
     // One that hangs up again and again, after few rows or many, and comes back with what it saw last.
     let restless = async {
         let mut seen: Vec<i64> = Vec::new();
         while seen.len() < ROWS {
             let last = seen.last().copied().unwrap_or_default();
-            let mut stream = Stream::open(&product, "", Some(last)).await;
+            let mut stream = EventStream::open(&product, "", Some(last)).await;
             let count = (1 + seen.len() % 7).min(ROWS - seen.len());
-            seen.extend(stream.ids(count).await);
+            seen.extend(stream.next_ids(count).await);
         }
         assert_eq!(seen, all);
     };
@@ -164,17 +164,17 @@ async fn under_concurrent_commits_none_is_lost_none_comes_twice_and_all_in_order
 #[tokio::test]
 async fn a_commit_while_the_ledger_is_being_read_is_not_missed() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     // The follower stands still after so many steps, its read begun or answered, and the commit comes then.
     for steps in 0..20 {
-        let mut stream = Stream::open(&product, "", None).await;
-        let row = stream.row();
+        let mut stream = EventStream::open(&product, "", None).await;
+        let row = stream.next_row();
         tokio::pin!(row);
         for _ in 0..steps {
             assert!(futures::poll!(row.as_mut()).is_pending());
             tokio::task::yield_now().await;
         }
-        product.limit(json!({})).await;
+        product.set_policy(json!({})).await;
         assert_eq!(row.await.id, 2 + steps, "after {steps} steps");
     }
 }
@@ -182,57 +182,57 @@ async fn a_commit_while_the_ledger_is_being_read_is_not_missed() {
 #[tokio::test]
 async fn a_slow_client_holds_up_nobody_and_misses_nothing() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({"max_engines": 1})).await;
-    let mut slow = Stream::open(&product, "?after=0", None).await;
-    assert_eq!(slow.ids(1).await, [1]);
+    let product = app.register_product("demo", json!({"max_engines": 1})).await;
+    let mut slow = EventStream::open(&product, "?after=0", None).await;
+    assert_eq!(slow.next_ids(1).await, [1]);
     // More than a page, while it does not read.
     for _ in 0..150 {
         product.provision("ann").await;
         product.delete("ann").await;
     }
-    let mut quick = Stream::open(&product, "?after=300", None).await;
-    assert_eq!(quick.ids(1).await, [301]);
-    assert_eq!(slow.ids(300).await, (2..=301).collect::<Vec<_>>());
+    let mut quick = EventStream::open(&product, "?after=300", None).await;
+    assert_eq!(quick.next_ids(1).await, [301]);
+    assert_eq!(slow.next_ids(300).await, (2..=301).collect::<Vec<_>>());
 }
 
 #[tokio::test]
 async fn a_quiet_stream_is_kept_alive() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    let mut stream = Stream::open(&product, "", None).await;
+    let product = app.register_product("demo", json!({})).await;
+    let mut stream = EventStream::open(&product, "", None).await;
     for _ in 0..3 {
         assert!(stream.is_silent().await);
         app.clock.advance(Duration::from_secs(15));
-        assert!(stream.block().await.unwrap().starts_with(": "));
+        assert!(stream.next_block().await.unwrap().starts_with(": "));
     }
     product.provision("ann").await;
-    assert_eq!(stream.row().await.id, 2);
+    assert_eq!(stream.next_row().await.id, 2);
 }
 
 #[tokio::test]
 async fn streams_end_when_the_orchestrator_stops_and_are_taken_up_after() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    let mut stream = Stream::open(&product, "?after=0", None).await;
-    assert_eq!(stream.ids(1).await, [1]);
+    let product = app.register_product("demo", json!({})).await;
+    let mut stream = EventStream::open(&product, "?after=0", None).await;
+    assert_eq!(stream.next_ids(1).await, [1]);
     product.provision("ann").await;
     app.orchestrator.fleet().end_streams();
-    assert_eq!(stream.block().await, None);
+    assert_eq!(stream.next_block().await, None);
     // One that begins now ends at once.
-    assert_eq!(Stream::open(&product, "?after=0", None).await.block().await, None);
+    assert_eq!(EventStream::open(&product, "?after=0", None).await.next_block().await, None);
     let key = product.key.clone();
     drop(stream);
-    let app = app.killed().await;
-    app.begin().await;
-    let product = Caller { app: &app, key };
-    assert_eq!(Stream::open(&product, "", Some(1)).await.ids(1).await, [2]);
+    let app = app.kill_and_replace().await;
+    app.start().await;
+    let product = ProductClient { app: &app, key };
+    assert_eq!(EventStream::open(&product, "", Some(1)).await.next_ids(1).await, [2]);
 }
 
 #[tokio::test]
 async fn a_client_of_the_stream_alone_knows_every_settled_state() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    let mut stream = Stream::open(&product, "?after=0", None).await;
+    let product = app.register_product("demo", json!({})).await;
+    let mut stream = EventStream::open(&product, "?after=0", None).await;
     for user in ["ann", "bob", "eve"] {
         product.provision(user).await;
     }
@@ -240,7 +240,7 @@ async fn a_client_of_the_stream_alone_knows_every_settled_state() {
     product.delete("bob").await;
     let mut table = std::collections::BTreeMap::new();
     for _ in 0..6 {
-        let row = stream.row().await;
+        let row = stream.next_row().await;
         let Some(user) = row.user_id else { continue };
         let detail: Value = serde_json::from_str(row.detail.get()).unwrap();
         match detail["to"].as_str() {
@@ -248,7 +248,7 @@ async fn a_client_of_the_stream_alone_knows_every_settled_state() {
             None => table.remove(user.as_str()),
         };
     }
-    let (_, list) = product.look("/engines").await;
+    let (_, list) = product.get_path("/engines").await;
     let listed = list["engines"].as_array().unwrap().iter();
     let listed = listed.map(|engine| {
         (engine["user_id"].as_str().unwrap().to_owned(), engine["status"].as_str().unwrap().to_owned())
@@ -260,10 +260,11 @@ async fn a_client_of_the_stream_alone_knows_every_settled_state() {
 #[tokio::test]
 async fn one_products_open_streams_leave_places_to_the_others() {
     let app = TestApp::new().await;
-    let (shop, other) = (app.product("shop", json!({})).await, app.product("other", json!({})).await);
-    app.orchestrator.fleet().long_answers().limit(4);
-    let open = async |product: &Caller<'_>, path: &str| {
-        app.open("GET", path, &[("X-Platform-Key", product.key.as_str())], "").await
+    let (shop, other) =
+        (app.register_product("shop", json!({})).await, app.register_product("other", json!({})).await);
+    app.orchestrator.fleet().stream_limiter().set_limit(4);
+    let open = async |product: &ProductClient<'_>, path: &str| {
+        app.send_unread("GET", path, &[("X-Platform-Key", product.key.as_str())], "").await
     };
     let streams = [open(&shop, "/events").await, open(&shop, "/events").await];
     assert!(streams.iter().all(|stream| stream.status() == 200));
@@ -275,7 +276,7 @@ async fn one_products_open_streams_leave_places_to_the_others() {
         );
     }
     // All else is answered, and so are the others.
-    assert_eq!(shop.look("/status").await.0, 200);
+    assert_eq!(shop.get_path("/status").await.0, 200);
     assert_eq!(open(&other, "/events").await.status(), 200);
     drop(streams);
     assert_eq!(open(&shop, "/events").await.status(), 200);

@@ -1,9 +1,9 @@
 //! Hostile requests: whatever is wrong with one, its answer is no failure of ours and stays in the envelope.
 
-mod asks;
 mod bodies;
 mod paths;
 mod raw;
+mod requests;
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use contract::ErrorCode;
 use contract::audit::AuditList;
-use contract::figures::{FleetStatus, Metrics};
+use contract::metrics::{FleetStatus, Metrics};
 use contract::orchestrator::{
     Admission, DestroyedEngine, EngineList, EngineLogs, EngineRecord, Explanation, Health, ProductList,
     ProvisionedEngine, RegisteredProduct, ReplacedPolicy, RotatedKey, StartedEngine, StoppedEngine,
@@ -25,19 +25,19 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-use self::asks::{Ask, Deployment, ask};
 use self::paths::escaped;
-use crate::testing::{ADMIN_KEY, Caller, TestApp, operations};
+use self::requests::{Deployment, HostileRequest, request_for};
+use crate::testing::{ADMIN_KEY, ProductClient, TestApp, api_operations};
 
 /// A message is for a person: however long the request was.
-const LONGEST_MESSAGE: usize = 1_000;
+const MAX_MESSAGE_CHARS: usize = 1_000;
 
 /// Engines of the test's product; more are removed, so that some can be provisioned.
-const MOST_ENGINES: i64 = 40;
+const MAX_ENGINES: i64 = 40;
 
 /// How the requests meant for one operation fared.
 #[derive(Clone, Copy, Default)]
-struct Share {
+struct RequestCounts {
     sent: usize,
     /// They passed authentication, where there is one, and came to this very route.
     authenticated: usize,
@@ -47,7 +47,7 @@ struct Share {
 }
 
 /// A refusal, as the envelope has it.
-fn refusal(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<ErrorCode, String> {
+fn parse_error_response(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<ErrorCode, String> {
     let body: Value = serde_json::from_slice(body).map_err(|_| "not JSON")?;
     let error = body["error"].as_object().ok_or("no envelope")?;
     if body.as_object().map(serde_json::Map::len) != Some(1) || error.len() != 2 {
@@ -64,7 +64,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Error
         return Err("Allow goes with 405".to_owned());
     }
     let message = error["message"].as_str().ok_or("a message that is no text")?;
-    if message.is_empty() || message.len() > LONGEST_MESSAGE {
+    if message.is_empty() || message.len() > MAX_MESSAGE_CHARS {
         return Err(format!("a message of {} bytes", message.len()));
     }
     if ["pk-svc-", "sk-svc-", ADMIN_KEY, "provider secret"].iter().any(|secret| message.contains(secret)) {
@@ -74,31 +74,31 @@ fn refusal(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Error
 }
 
 /// Whether `body` is what `method` on `route` answers by the contract.
-fn is_of_its_type(method: &str, route: &str, body: &[u8]) -> bool {
-    fn is<T: DeserializeOwned>(body: &[u8]) -> bool {
+fn matches_contract_type(method: &str, route: &str, body: &[u8]) -> bool {
+    fn parses_as<T: DeserializeOwned>(body: &[u8]) -> bool {
         serde_json::from_slice::<T>(body).is_ok()
     }
     match (method, route) {
-        ("GET", "/health") => is::<Health>(body),
-        ("GET", "/products") => is::<ProductList>(body),
-        ("POST", "/products/register") => is::<RegisteredProduct>(body),
-        ("PUT", "/products/{product_id}/policy") => is::<ReplacedPolicy>(body),
-        ("GET", "/admin/versions") => is::<VersionList>(body),
-        ("POST", "/admin/versions/move") => is::<MovedEngines>(body),
-        ("GET", "/engines") => is::<EngineList>(body),
-        ("PUT", "/engines/{user_id}/version") => is::<ChangedVersion>(body),
-        ("POST", "/engines/provision") => is::<ProvisionedEngine>(body),
-        ("GET", "/engines/{user_id}") => is::<EngineRecord>(body),
-        ("DELETE", "/engines/{user_id}") => is::<DestroyedEngine>(body),
-        ("POST", "/engines/{user_id}/admit") => is::<Admission>(body),
-        ("POST", "/engines/{user_id}/start") => is::<StartedEngine>(body),
-        ("POST", "/engines/{user_id}/stop") => is::<StoppedEngine>(body),
-        ("POST", "/engines/{user_id}/rotate-key") => is::<RotatedKey>(body),
-        ("GET", "/engines/{user_id}/explain") => is::<Explanation>(body),
-        ("GET", "/engines/{user_id}/logs") => is::<EngineLogs>(body),
-        ("GET", "/audit") => is::<AuditList>(body),
-        ("GET", "/status") => is::<FleetStatus>(body),
-        ("GET", "/metrics") => is::<Metrics>(body),
+        ("GET", "/health") => parses_as::<Health>(body),
+        ("GET", "/products") => parses_as::<ProductList>(body),
+        ("POST", "/products/register") => parses_as::<RegisteredProduct>(body),
+        ("PUT", "/products/{product_id}/policy") => parses_as::<ReplacedPolicy>(body),
+        ("GET", "/admin/versions") => parses_as::<VersionList>(body),
+        ("POST", "/admin/versions/move") => parses_as::<MovedEngines>(body),
+        ("GET", "/engines") => parses_as::<EngineList>(body),
+        ("PUT", "/engines/{user_id}/version") => parses_as::<ChangedVersion>(body),
+        ("POST", "/engines/provision") => parses_as::<ProvisionedEngine>(body),
+        ("GET", "/engines/{user_id}") => parses_as::<EngineRecord>(body),
+        ("DELETE", "/engines/{user_id}") => parses_as::<DestroyedEngine>(body),
+        ("POST", "/engines/{user_id}/admit") => parses_as::<Admission>(body),
+        ("POST", "/engines/{user_id}/start") => parses_as::<StartedEngine>(body),
+        ("POST", "/engines/{user_id}/stop") => parses_as::<StoppedEngine>(body),
+        ("POST", "/engines/{user_id}/rotate-key") => parses_as::<RotatedKey>(body),
+        ("GET", "/engines/{user_id}/explain") => parses_as::<Explanation>(body),
+        ("GET", "/engines/{user_id}/logs") => parses_as::<EngineLogs>(body),
+        ("GET", "/audit") => parses_as::<AuditList>(body),
+        ("GET", "/status") => parses_as::<FleetStatus>(body),
+        ("GET", "/metrics") => parses_as::<Metrics>(body),
         // Lines of text, not JSON.
         ("GET", "/metrics/prometheus") => body.ends_with(b"# EOF\n"),
         _ => false,
@@ -106,7 +106,11 @@ fn is_of_its_type(method: &str, route: &str, body: &[u8]) -> bool {
 }
 
 /// Judges an answer, and counts it.
-async fn judge(ask: &Ask, response: Response, share: &mut Share) -> Result<(), String> {
+async fn check_response(
+    ask: &HostileRequest,
+    response: Response,
+    share: &mut RequestCounts,
+) -> Result<(), String> {
     let route = response.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
     let (parts, body) = response.into_parts();
     let (status, headers) = (parts.status, parts.headers);
@@ -133,10 +137,10 @@ async fn judge(ask: &Ask, response: Response, share: &mut Share) -> Result<(), S
         (success, method) => {
             let body = to_bytes(body, usize::MAX).await.map_err(|error| error.to_string())?;
             let answer = |what: &str| format!("{what}: {status} with {}", body.escape_ascii());
-            if success && !is_of_its_type(method, route.as_deref().unwrap_or_default(), &body) {
+            if success && !matches_contract_type(method, route.as_deref().unwrap_or_default(), &body) {
                 return Err(answer("not of its type"));
             }
-            let refusal = (!success).then(|| refusal(status, &headers, &body)).transpose();
+            let refusal = (!success).then(|| parse_error_response(status, &headers, &body)).transpose();
             refusal.map_err(|what| answer(&what))?
         }
     };
@@ -149,9 +153,9 @@ async fn judge(ask: &Ask, response: Response, share: &mut Share) -> Result<(), S
 }
 
 /// Removes the engines that nobody asks for any more.
-async fn make_room(product: &Caller<'_>) {
-    let (_, list) = product.look("/engines?limit=1000").await;
-    if list["total"].as_i64().unwrap() <= MOST_ENGINES {
+async fn prune_engines(product: &ProductClient<'_>) {
+    let (_, list) = product.get_path("/engines?limit=1000").await;
+    if list["total"].as_i64().unwrap() <= MAX_ENGINES {
         return;
     }
     for engine in list["engines"].as_array().unwrap() {
@@ -176,29 +180,29 @@ fn no_request_brings_the_service_to_fail_or_leaves_the_envelope() {
         ..ProptestConfig::default()
     };
     let (product, deployment) = runtime.block_on(async {
-        let target = app.product("target", json!({})).await;
-        let product = app.product("demo", json!({})).await;
+        let target = app.register_product("target", json!({})).await;
+        let product = app.register_product("demo", json!({})).await;
         let product_id = target.product_id().await;
         let deployment = Deployment { platform_key: product.key.clone(), admin_key: ADMIN_KEY, product_id };
         (product, deployment)
     });
-    let shares = std::cell::RefCell::new(BTreeMap::<String, Share>::new());
-    let requests = prop::strategy::Union::new(operations().iter().map(ask));
+    let shares = std::cell::RefCell::new(BTreeMap::<String, RequestCounts>::new());
+    let requests = prop::strategy::Union::new(api_operations().iter().map(request_for));
     proptest!(config, |(ask in requests)| {
         let operation = format!("{} {}", ask.operation.method, ask.operation.path);
         let mut shares = shares.borrow_mut();
         let share = shares.entry(operation).or_default();
         let judged = runtime.block_on(async {
             if share.sent.is_multiple_of(20) {
-                make_room(&product).await;
+                prune_engines(&product).await;
             }
             let response = app.router().oneshot(ask.request(&deployment)).await.unwrap();
-            judge(&ask, response, share).await
+            check_response(&ask, response, share).await
         });
         judged.map_err(TestCaseError::fail)?;
     });
     let mut poor = Vec::new();
-    for (operation, Share { sent, authenticated, handled, succeeded }) in shares.into_inner() {
+    for (operation, RequestCounts { sent, authenticated, handled, succeeded }) in shares.into_inner() {
         let share = |count: usize| 100 * count / sent;
         println!(
             "{operation:50} {sent:5} sent, {:3} % authenticated, {:3} % handled, {:3} % succeeded",
@@ -212,7 +216,7 @@ fn no_request_brings_the_service_to_fail_or_leaves_the_envelope() {
     }
     assert!(poor.is_empty(), "too few requests reach the handlers of {poor:?}");
     runtime.block_on(async {
-        app.assert_in_order().await;
-        app.assert_chained().await;
+        app.assert_consistent().await;
+        app.assert_hash_chain().await;
     });
 }

@@ -5,15 +5,15 @@ use serde_json::{Value, json};
 
 use super::guarded_routes;
 use crate::config::VERSION;
-use crate::testing::{TestApp, short};
+use crate::testing::{TestApp, summarize};
 
 #[tokio::test]
 async fn a_suspended_product_may_only_look() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
-    let other = app.product("other", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
+    let other = app.register_product("other", json!({})).await;
     product.provision("ann").await;
-    product.limit(json!({"suspended": true})).await;
+    product.set_policy(json!({"suspended": true})).await;
     let mut refused = 0;
     for (method, path, key) in guarded_routes() {
         if key != "INVALID_PLATFORM_KEY" || path == "/events" {
@@ -22,7 +22,7 @@ async fn a_suspended_product_may_only_look() {
         if method == "GET" {
             // Behind the proxy there is no engine here that answers.
             let expected = if path.contains("/proxy/") { 502 } else { 200 };
-            assert_eq!(product.look(&path).await.0, expected, "{path}");
+            assert_eq!(product.get_path(&path).await.0, expected, "{path}");
             continue;
         }
         refused += 1;
@@ -31,21 +31,21 @@ async fn a_suspended_product_may_only_look() {
             for body in ["", "{", &json!({"user_id": "bob"}).to_string()] {
                 let (status, _, answer) =
                     app.send(&method, &path, &[("X-Platform-Key", &product.key)], body).await;
-                assert_eq!(short((status, answer)), "403 POLICY_DENIED", "{method} {path} {body}");
+                assert_eq!(summarize((status, answer)), "403 POLICY_DENIED", "{method} {path} {body}");
             }
         }
         assert_eq!(app.send(&method, &path, &[("X-Platform-Key", "pk-svc-")], "").await.0, 401);
     }
     assert!(refused >= 5, "{refused}");
-    assert_eq!(product.look("/status").await.1["by_status"], json!({"running": 1}));
+    assert_eq!(product.get_path("/status").await.1["by_status"], json!({"running": 1}));
     // A HEAD is a look too.
-    let head = app.open("HEAD", "/engines", &[("X-Platform-Key", &product.key)], "").await;
+    let head = app.send_unread("HEAD", "/engines", &[("X-Platform-Key", &product.key)], "").await;
     assert_eq!(head.status(), 200);
-    assert_eq!(short(other.provision("ann").await), "200 running");
+    assert_eq!(summarize(other.provision("ann").await), "200 running");
     // What the operator does is not the product's.
-    product.limit(json!({"suspended": false})).await;
-    assert_eq!(short(product.stop("ann").await), "200 stopped");
-    let (_, audit) = product.look("/audit").await;
+    product.set_policy(json!({"suspended": false})).await;
+    assert_eq!(summarize(product.stop("ann").await), "200 stopped");
+    let (_, audit) = product.get_path("/audit").await;
     let events: Vec<_> =
         audit["rows"].as_array().unwrap().iter().map(|row| row["event"].as_str().unwrap()).collect();
     assert_eq!(events, ["stop", "policy_update", "policy_update", "provision", "register"]);
@@ -55,30 +55,30 @@ async fn a_suspended_product_may_only_look() {
 async fn a_provision_outside_the_allowed_versions_is_refused() {
     let app = TestApp::new().await;
     let own = format!("svc-engine:{VERSION}");
-    let product = app.product("demo", json!({"allowed_engine_versions": ["^7.1"]})).await;
+    let product = app.register_product("demo", json!({"allowed_engine_versions": ["^7.1"]})).await;
     let provision = async |user: &str, version: Value| {
         let body = json!({"user_id": user, "engine_version": version});
-        short(product.call("POST", "/engines/provision", &body).await)
+        summarize(product.call("POST", "/engines/provision", &body).await)
     };
     // Asked for, or the deployment's: both are judged.
     assert_eq!(provision("ann", json!(own)).await, "403 POLICY_DENIED");
     assert_eq!(provision("ann", Value::Null).await, "403 POLICY_DENIED");
     let admit = json!({"auto_provision": true});
-    assert_eq!(short(product.admit("ann", admit.clone()).await), "403 POLICY_DENIED");
+    assert_eq!(summarize(product.admit("ann", admit.clone()).await), "403 POLICY_DENIED");
     // Nothing is provisioned here, so nothing is refused.
-    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_not_found");
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_not_found");
     // One that is allowed goes on to the backend, which has no such image.
     assert_eq!(provision("ann", json!("svc-engine:7.2.0")).await, "502 BACKEND_ERROR");
-    assert_eq!(product.look("/engines").await.1["total"], 0);
+    assert_eq!(product.get_path("/engines").await.1["total"], 0);
 
-    product.limit(json!({"allowed_engine_versions": ["^7.1", own]})).await;
-    assert_eq!(short(product.admit("ann", admit.clone()).await), "200 running");
-    product.limit(json!({"allowed_engine_versions": []})).await;
+    product.set_policy(json!({"allowed_engine_versions": ["^7.1", own]})).await;
+    assert_eq!(summarize(product.admit("ann", admit.clone()).await), "200 running");
+    product.set_policy(json!({"allowed_engine_versions": []})).await;
     // An engine that is there stays and is admitted.
-    assert_eq!(short(product.admit("ann", admit.clone()).await), "200 running");
-    assert_eq!(short(product.stop("ann").await), "200 stopped");
-    assert_eq!(short(product.admit("ann", admit.clone()).await), "200 engine_stopped");
-    assert_eq!(short(product.admit("bob", admit).await), "403 POLICY_DENIED");
+    assert_eq!(summarize(product.admit("ann", admit.clone()).await), "200 running");
+    assert_eq!(summarize(product.stop("ann").await), "200 stopped");
+    assert_eq!(summarize(product.admit("ann", admit.clone()).await), "200 engine_stopped");
+    assert_eq!(summarize(product.admit("bob", admit).await), "403 POLICY_DENIED");
     let (_, refused) = product.provision("bob").await;
     let message = refused["error"]["message"].as_str().unwrap();
     assert!(message.contains(&own) && message.contains("allowed_engine_versions"), "{message}");
@@ -87,26 +87,26 @@ async fn a_provision_outside_the_allowed_versions_is_refused() {
 #[tokio::test]
 async fn who_waits_for_an_engines_end_is_refused_the_next_one() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     product.provision("ann").await;
-    product.limit(json!({"allowed_engine_versions": []})).await;
+    product.set_policy(json!({"allowed_engine_versions": []})).await;
     product.delete("ann").await;
-    assert_eq!(short(product.admit("ann", json!({"auto_provision": true})).await), "403 POLICY_DENIED");
+    assert_eq!(summarize(product.admit("ann", json!({"auto_provision": true})).await), "403 POLICY_DENIED");
 }
 
 /// It would be run with what the operator hands to engines.
 #[tokio::test]
 async fn an_image_of_another_name_needs_a_policy_that_lists_it() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let provision = async |user: &str| {
         let body = json!({"user_id": user, "engine_version": "registry.example/other:0.1.0"});
-        short(product.call("POST", "/engines/provision", &body).await)
+        summarize(product.call("POST", "/engines/provision", &body).await)
     };
     assert_eq!(provision("ann").await, "403 POLICY_DENIED");
     product.provision("bob").await;
     let version = json!({"engine_version": "registry.example/other:0.1.0"});
-    assert_eq!(short(product.call("PUT", "/engines/bob/version", &version).await), "403 POLICY_DENIED");
-    product.limit(json!({"allowed_engine_versions": ["registry.example/other:0.1.0"]})).await;
+    assert_eq!(summarize(product.call("PUT", "/engines/bob/version", &version).await), "403 POLICY_DENIED");
+    product.set_policy(json!({"allowed_engine_versions": ["registry.example/other:0.1.0"]})).await;
     assert_eq!(provision("ann").await, "200 running");
 }

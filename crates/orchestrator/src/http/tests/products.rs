@@ -6,8 +6,8 @@ use futures::future::join_all;
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
-use super::form;
-use crate::testing::{ADMIN_KEY, TestApp, short};
+use super::json_shape;
+use crate::testing::{ADMIN_KEY, TestApp, summarize};
 
 async fn list(app: &TestApp, query: &str) -> Value {
     let (status, _, list) =
@@ -19,7 +19,7 @@ async fn list(app: &TestApp, query: &str) -> Value {
 #[tokio::test]
 async fn a_replaced_policy_is_answered_listed_and_in_the_ledger() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({"max_engines": 3})).await;
+    let product = app.register_product("demo", json!({"max_engines": 3})).await;
     let policy = json!({
         "rate_limit_rpm": 60, "suspended": false, "allowed_engine_versions": ["^1.2"],
         "idle_sleep_threshold_s": 0.5, "oauth_redirect_base_url": "https://app.example.com",
@@ -27,7 +27,7 @@ async fn a_replaced_policy_is_answered_listed_and_in_the_ledger() {
     });
     let listed = list(&app, "").await;
     assert_eq!(
-        form(&listed["products"][0]),
+        json_shape(&listed["products"][0]),
         json!({
             "product_id": "prod_", "slug": "demo", "display_name": "A product",
             "policy": {"max_engines": "integer"}, "created_at": "time", "updated_at": "null",
@@ -39,7 +39,7 @@ async fn a_replaced_policy_is_answered_listed_and_in_the_ledger() {
     let mut shown = answer.clone();
     shown["policy"] = json!({});
     assert_eq!(
-        form(&shown),
+        json_shape(&shown),
         json!({"product_id": "prod_", "slug": "demo", "display_name": "A product", "policy": {},
             "updated_at": "time"})
     );
@@ -47,25 +47,25 @@ async fn a_replaced_policy_is_answered_listed_and_in_the_ledger() {
     let found = &listed["products"][0];
     assert_eq!((&found["policy"], &found["updated_at"]), (&policy, &answer["updated_at"]));
     assert_ne!(found["created_at"], found["updated_at"]);
-    let (_, audit) = product.look("/audit?event=policy_update").await;
+    let (_, audit) = product.get_path("/audit?event=policy_update").await;
     assert_eq!(audit["rows"][0]["detail"], json!({"from": {"max_engines": 3}, "to": policy}));
     assert_eq!(audit["rows"][0]["at"], answer["updated_at"]);
-    assert_eq!(app.assert_chained().await, 2);
+    assert_eq!(app.assert_hash_chain().await, 2);
     // All of it, not a part of it, takes the old one's place.
-    product.limit(json!({})).await;
+    product.set_policy(json!({})).await;
     assert_eq!(list(&app, "").await["products"][0]["policy"], json!({}));
-    let app = app.killed().await;
-    app.begin().await;
+    let app = app.kill_and_replace().await;
+    app.start().await;
     assert_eq!(list(&app, "").await["products"][0]["policy"], json!({}));
 }
 
 #[tokio::test]
 async fn a_product_that_is_not_there_is_404_and_what_is_no_policy_400() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({"max_engines": 3})).await;
+    let product = app.register_product("demo", json!({"max_engines": 3})).await;
     for id in ["prod_00000000000000000000000000000000", "demo", "register", "prod_", "eng_1", "%20"] {
         let answer = app.replace_policy(id, &json!({})).await;
-        assert_eq!(short(answer), "404 PRODUCT_NOT_FOUND", "{id}");
+        assert_eq!(summarize(answer), "404 PRODUCT_NOT_FOUND", "{id}");
     }
     let path = format!("/products/{}/policy", product.product_id().await);
     for (body, named) in [
@@ -94,7 +94,7 @@ async fn a_product_that_is_not_there_is_404_and_what_is_no_policy_400() {
         app.send("PUT", "/products/%zz/policy", &[("X-Admin-Key", ADMIN_KEY)], r#"{"policy": {}}"#).await;
     assert_eq!((status, &answer["error"]["code"]), (400, &json!("INVALID_REQUEST")));
     assert_eq!(list(&app, "").await["products"][0]["policy"], json!({"max_engines": 3}));
-    assert_eq!(app.assert_chained().await, 1);
+    assert_eq!(app.assert_hash_chain().await, 1);
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn products_are_listed_by_age_page_by_page_without_keys() {
     let app = TestApp::new().await;
     let mut keys = Vec::new();
     for slug in ["c", "a", "b"] {
-        keys.push(app.product(slug, json!({})).await.key);
+        keys.push(app.register_product(slug, json!({})).await.key);
     }
     for (query, slugs) in [("", "c a b"), ("?limit=2", "c a"), ("?limit=1&offset=1", "a"), ("?offset=3", "")]
     {
@@ -122,52 +122,52 @@ async fn products_are_listed_by_age_page_by_page_without_keys() {
 #[tokio::test]
 async fn the_very_next_admit_is_judged_by_the_new_rate() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({"rate_limit_rpm": 100})).await;
+    let product = app.register_product("demo", json!({"rate_limit_rpm": 100})).await;
     for _ in 0..3 {
-        assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_not_found");
+        assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_not_found");
     }
-    product.limit(json!({"rate_limit_rpm": 3})).await;
-    assert_eq!(short(product.admit("ann", json!({})).await), "429 RATE_LIMITED");
-    product.limit(json!({"rate_limit_rpm": 4})).await;
-    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_not_found");
-    assert_eq!(short(product.admit("ann", json!({})).await), "429 RATE_LIMITED");
-    product.limit(json!({})).await;
-    assert_eq!(short(product.admit("ann", json!({})).await), "200 engine_not_found");
+    product.set_policy(json!({"rate_limit_rpm": 3})).await;
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "429 RATE_LIMITED");
+    product.set_policy(json!({"rate_limit_rpm": 4})).await;
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_not_found");
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "429 RATE_LIMITED");
+    product.set_policy(json!({})).await;
+    assert_eq!(summarize(product.admit("ann", json!({})).await), "200 engine_not_found");
 }
 
 #[tokio::test]
 async fn engines_above_a_lowered_quota_stay_and_no_more_come() {
     let app = TestApp::new().await;
-    let product = app.product("demo", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     for user in ["ann", "bob"] {
         product.provision(user).await;
     }
-    product.limit(json!({"max_engines": 1})).await;
-    assert_eq!(product.look("/engines?status=running").await.1["total"], 2);
-    assert_eq!(short(product.provision("eve").await), "429 QUOTA_EXCEEDED");
+    product.set_policy(json!({"max_engines": 1})).await;
+    assert_eq!(product.get_path("/engines?status=running").await.1["total"], 2);
+    assert_eq!(summarize(product.provision("eve").await), "429 QUOTA_EXCEEDED");
     product.delete("ann").await;
-    assert_eq!(short(product.provision("eve").await), "429 QUOTA_EXCEEDED");
-    product.limit(json!({"max_engines": 2})).await;
-    assert_eq!(short(product.provision("eve").await), "200 running");
+    assert_eq!(summarize(product.provision("eve").await), "429 QUOTA_EXCEEDED");
+    product.set_policy(json!({"max_engines": 2})).await;
+    assert_eq!(summarize(product.provision("eve").await), "200 running");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_many_policies_at_once_the_last_in_the_ledger_is_in_force() {
     let app = TestApp::new().await;
     for round in 0..5 {
-        let product = app.product(&format!("p{round}"), json!({})).await;
+        let product = app.register_product(&format!("p{round}"), json!({})).await;
         let writes = (0..20).map(|number| {
             let product = product.clone();
             async move {
-                product.limit(json!({"suspended": number % 2 == 0, "max_engines": number})).await;
+                product.set_policy(json!({"suspended": number % 2 == 0, "max_engines": number})).await;
                 // Whoever has to read the product anew must not bring back an old policy.
-                assert_eq!(product.look("/engines").await.0, 200);
+                assert_eq!(product.get_path("/engines").await.0, 200);
             }
         });
         join_all(writes).await;
-        let (_, audit) = product.look("/audit?event=policy_update&limit=1").await;
+        let (_, audit) = product.get_path("/audit?event=policy_update&limit=1").await;
         let suspended = audit["rows"][0]["detail"]["to"]["suspended"].as_bool().unwrap();
-        let answer = short(product.stop("nobody").await);
+        let answer = summarize(product.stop("nobody").await);
         assert_eq!(answer, if suspended { "403 POLICY_DENIED" } else { "404 ENGINE_NOT_FOUND" });
     }
 }
@@ -177,7 +177,7 @@ async fn a_caller_who_hangs_up_leaves_no_policy_half_replaced() {
     let app = TestApp::new().await;
     let mut replaced = 0;
     for round in 0..20 {
-        let product = app.product(&format!("p{round}"), json!({})).await;
+        let product = app.register_product(&format!("p{round}"), json!({})).await;
         let product_id = product.product_id().await;
         {
             let suspended = json!({"suspended": true});
@@ -191,9 +191,9 @@ async fn a_caller_who_hangs_up_leaves_no_policy_half_replaced() {
             }
         }
         // Whatever became of it: one that is asked for later comes after it.
-        product.limit(json!({"max_engines": 1})).await;
-        assert_eq!(short(product.stop("nobody").await), "404 ENGINE_NOT_FOUND", "round {round}");
-        let (_, audit) = product.look("/audit?event=policy_update&limit=1").await;
+        product.set_policy(json!({"max_engines": 1})).await;
+        assert_eq!(summarize(product.stop("nobody").await), "404 ENGINE_NOT_FOUND", "round {round}");
+        let (_, audit) = product.get_path("/audit?event=policy_update&limit=1").await;
         let row = &audit["rows"][0];
         assert_eq!(row["detail"]["to"], json!({"max_engines": 1}), "round {round}");
         let begun = row["detail"]["from"] != json!({});
@@ -216,15 +216,15 @@ async fn a_registration_with_a_key_of_the_callers_own_can_be_repeated() {
     assert_eq!((status, &first["platform_api_key"]), (200, &json!(key)));
     assert_eq!(register("shop", &key).await, (200, first));
     let other = contract::PlatformKey::generate().unwrap().expose().to_owned();
-    assert_eq!(short(register("shop", &other).await), "409 PRODUCT_SLUG_EXISTS");
+    assert_eq!(summarize(register("shop", &other).await), "409 PRODUCT_SLUG_EXISTS");
     for weak in ["", "pk-svc-", "pk-svc-short", &key.replace("pk-", "sk-"), &format!("{key}+")] {
         let (status, answer) = register("other", weak).await;
         let message = answer["error"]["message"].as_str().unwrap();
         assert!(status == 400 && message.contains("platform_api_key"), "{weak}: {message}");
     }
-    let product = crate::testing::Caller { app: &app, key };
-    assert_eq!(short(product.provision("ann").await), "200 running");
-    assert_eq!(app.ledger().await.len(), 1, "registered once");
+    let product = crate::testing::ProductClient { app: &app, key };
+    assert_eq!(summarize(product.provision("ann").await), "200 running");
+    assert_eq!(app.audit_lines().await.len(), 1, "registered once");
 }
 
 #[tokio::test]
@@ -243,6 +243,6 @@ async fn a_caller_who_hangs_up_leaves_no_slug_that_nobody_has_the_key_of() {
         }
     }
     assert_eq!(app.send("POST", "/products/register", &admin, &body).await.0, 200);
-    let product = crate::testing::Caller { app: &app, key };
-    assert_eq!(short(product.provision("ann").await), "200 running");
+    let product = crate::testing::ProductClient { app: &app, key };
+    assert_eq!(summarize(product.provision("ann").await), "200 running");
 }

@@ -3,11 +3,11 @@
 use pretty_assertions::assert_eq;
 use sqlx::Row as _;
 
-use super::super::{audit, figures, reseal, verify};
+use super::super::{audit_queries, metrics, reseal, verify};
 use super::Fixture;
-use crate::registry::engines::RUNNING_OR_CLAIMED;
-use crate::registry::stamps::{STAMPS, SUPERVISED};
-use crate::testing::is_about_sqlite;
+use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
+use crate::registry::engines::SELECT_RUNNING_OR_CLAIMED;
+use crate::testing::skip_unless_sqlite;
 
 /// How SQLite finds the rows, step by step.
 async fn plan(fixture: &Fixture, query: &str) -> Vec<String> {
@@ -18,7 +18,7 @@ async fn plan(fixture: &Fixture, query: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn lesson_o12_the_ledger_and_the_figures_use_an_index() {
-    if is_about_sqlite("query plans") {
+    if skip_unless_sqlite("query plans") {
         return;
     }
     let fixture = Fixture::new().await;
@@ -26,38 +26,44 @@ async fn lesson_o12_the_ledger_and_the_figures_use_an_index() {
     let by_user = "audit_log USING INDEX audit_log_by_user (product_id=? AND user_id=? AND id<?)";
     let key = "USING INDEX sqlite_autoindex_audit_log_1 (product_id=? AND id";
     for (query, expected) in [
-        (audit::NEWEST, format!("SEARCH audit_log {key}<?)")),
-        (audit::NEWEST_OF_EVENT, format!("SEARCH {by_event}")),
-        (audit::NEWEST_OF_USER, format!("SEARCH {by_user}")),
-        (audit::NEWEST_OF_USER_AND_EVENT, format!("SEARCH {by_user}")),
-        (audit::AFTER, format!("SEARCH audit_log {key}>?)")),
-        (audit::END, "SEARCH products USING INDEX sqlite_autoindex_products_1 (product_id=?)".into()),
+        (audit_queries::NEWEST, format!("SEARCH audit_log {key}<?)")),
+        (audit_queries::NEWEST_OF_EVENT, format!("SEARCH {by_event}")),
+        (audit_queries::NEWEST_OF_USER, format!("SEARCH {by_user}")),
+        (audit_queries::NEWEST_OF_USER_AND_EVENT, format!("SEARCH {by_user}")),
+        (audit_queries::ROWS_AFTER, format!("SEARCH audit_log {key}>?)")),
         (
-            figures::BY_STATUS,
+            audit_queries::LAST_ROW_ID,
+            "SEARCH products USING INDEX sqlite_autoindex_products_1 (product_id=?)".into(),
+        ),
+        (
+            metrics::SELECT_STATUS_COUNTS,
             "SEARCH engines USING COVERING INDEX engines_listed_by_status (product_id=?)".into(),
         ),
         (
             verify::NEXT_PRODUCT,
             "SEARCH products USING COVERING INDEX sqlite_autoindex_products_1 (product_id>?)".into(),
         ),
-        (verify::ROWS, "SEARCH audit_log USING INDEX sqlite_autoindex_audit_log_1 (product_id=?)".into()),
+        (
+            verify::SELECT_AUDIT_ROWS,
+            "SEARCH audit_log USING INDEX sqlite_autoindex_audit_log_1 (product_id=?)".into(),
+        ),
         (reseal::NEXT_ENGINES, "SEARCH engines USING INDEX sqlite_autoindex_engines_1 (engine_id>?)".into()),
     ] {
         // One step: no sorting either.
         assert_eq!(plan(&fixture, query).await, [expected], "{query}");
     }
     // The least of the products in any of its indexes.
-    let next = plan(&fixture, verify::NEXT_LEDGER).await;
+    let next = plan(&fixture, verify::NEXT_AUDITED_PRODUCT).await;
     assert!(next.len() == 1 && next[0].starts_with("SEARCH audit_log USING COVERING INDEX"), "{next:?}");
 }
 
 #[tokio::test]
 async fn lesson_o12_metrics_read_the_hour_alone() {
-    if is_about_sqlite("query plans") {
+    if skip_unless_sqlite("query plans") {
         return;
     }
     let fixture = Fixture::new().await;
-    let plan = plan(&fixture, figures::METRICS).await;
+    let plan = plan(&fixture, metrics::SELECT_METRICS).await;
     let hour = "SEARCH audit_log USING COVERING INDEX audit_log_by_time \
                 (product_id=? AND event=? AND at>? AND at<?)";
     assert_eq!(plan[0], "SEARCH products USING INDEX sqlite_autoindex_products_1 (product_id=?)");
@@ -68,7 +74,7 @@ async fn lesson_o12_metrics_read_the_hour_alone() {
 
 #[tokio::test]
 async fn lesson_o12_lists_and_counts_use_an_index() {
-    if is_about_sqlite("query plans") {
+    if skip_unless_sqlite("query plans") {
         return;
     }
     let fixture = Fixture::new().await;
@@ -90,11 +96,11 @@ async fn lesson_o12_lists_and_counts_use_an_index() {
 
 #[tokio::test]
 async fn lesson_o12_what_is_supervised_is_found_without_a_scan() {
-    if is_about_sqlite("query plans") {
+    if skip_unless_sqlite("query plans") {
         return;
     }
     let fixture = Fixture::new().await;
-    for query in [RUNNING_OR_CLAIMED, SUPERVISED, STAMPS] {
+    for query in [SELECT_RUNNING_OR_CLAIMED, SELECT_SUPERVISED, SELECT_ACTIVITY] {
         let plan = plan(&fixture, query).await;
         let indexes = ["engines_running", "engines_claimed", "engines_to_restart"];
         let halves = plan.iter().filter(|step| indexes.iter().any(|index| step.contains(index)));

@@ -8,17 +8,17 @@ use std::time::Duration;
 use pretty_assertions::assert_eq;
 
 use super::*;
-use crate::testing::proxy::Proxy;
+use crate::testing::proxy::FaultProxy;
 
-const LONG: Duration = Duration::from_mins(1);
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
-const HOLDER: &str = "SELECT CAST(pid AS TEXT) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted \
+const SELECT_HOLDER: &str = "SELECT CAST(pid AS TEXT) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND granted \
                       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 impl Fixture {
     /// The session that holds the registry, if any does.
     async fn holder(&self) -> Option<String> {
-        let row = sqlx::query(HOLDER).fetch_optional(&self.pool().await).await.unwrap();
+        let row = sqlx::query(SELECT_HOLDER).fetch_optional(&self.pool().await).await.unwrap();
         row.map(|row| row.get(0))
     }
 
@@ -26,13 +26,13 @@ impl Fixture {
         sqlx::query(statement).execute(&self.pool().await).await.unwrap();
     }
 
-    async fn ledger_rows(&self) -> i64 {
+    async fn count_audit_rows(&self) -> i64 {
         let count = sqlx::query("SELECT COUNT(*) FROM audit_log");
         count.fetch_one(&self.pool().await).await.unwrap().get(0)
     }
 }
 
-async fn until<T>(mut asked: impl AsyncFnMut() -> Option<T>) -> T {
+async fn poll_until<T>(mut asked: impl AsyncFnMut() -> Option<T>) -> T {
     let found = async {
         loop {
             if let Some(found) = asked().await {
@@ -41,11 +41,11 @@ async fn until<T>(mut asked: impl AsyncFnMut() -> Option<T>) -> T {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(LONG, found).await.expect("it never came")
+    tokio::time::timeout(TEST_TIMEOUT, found).await.expect("it never came")
 }
 
 /// The connection that a pool gives: the process that serves it.
-async fn served_by(connection: &mut sqlx::AnyConnection) -> String {
+async fn backend_pid(connection: &mut sqlx::AnyConnection) -> String {
     let pid = sqlx::query("SELECT CAST(pg_backend_pid() AS TEXT)");
     pid.fetch_one(connection).await.unwrap().get(0)
 }
@@ -56,16 +56,16 @@ async fn a_connection_is_kept_unless_it_was_left_in_a_transaction() {
     for pool in [&fixture.registry.reads, &fixture.registry.writes] {
         let mut servers = HashSet::new();
         for _ in 0..50 {
-            servers.insert(served_by(&mut pool.acquire().await.unwrap()).await);
+            servers.insert(backend_pid(&mut pool.acquire().await.unwrap()).await);
         }
         let most = pool.options().get_max_connections() as usize;
         assert!(servers.len() <= most, "{servers:?}");
         let mut left = pool.acquire().await.unwrap();
-        let server = served_by(&mut left).await;
+        let server = backend_pid(&mut left).await;
         sqlx::raw_sql("BEGIN").execute(&mut *left).await.unwrap();
         drop(left);
         for _ in 0..50 {
-            assert_ne!(served_by(&mut pool.acquire().await.unwrap()).await, server);
+            assert_ne!(backend_pid(&mut pool.acquire().await.unwrap()).await, server);
         }
     }
 }
@@ -76,12 +76,12 @@ async fn a_lost_lock_is_taken_again_where_nobody_else_has() {
     let held = fixture.holder().await.expect("nobody holds it");
     let end = format!("SELECT pg_terminate_backend({held})");
     sqlx::query(sqlx::AssertSqlSafe(end)).fetch_one(&fixture.pool().await).await.unwrap();
-    let again = until(async || fixture.holder().await.filter(|holder| *holder != held)).await;
+    let again = poll_until(async || fixture.holder().await.filter(|holder| *holder != held)).await;
     assert_ne!(again, held);
     fixture.settled("ann", EngineStatus::Running).await;
     // It is as good as the first one.
     assert!(matches!(refusal(fixture.database.url()).await, OpenRegistryError::Held(_)));
-    let deposed = tokio::time::timeout(Duration::ZERO, fixture.registry.deposed()).await;
+    let deposed = tokio::time::timeout(Duration::ZERO, fixture.registry.lost_leadership()).await;
     assert!(deposed.is_err());
 }
 
@@ -90,35 +90,35 @@ async fn who_was_deposed_writes_nothing_any_more() {
     let Some(fixture) = Fixture::on_server().await else { return };
     let running = fixture.settled("ann", EngineStatus::Running).await;
     let claimed = fixture.registry.claim(&running, &claim(Change::Stop), None).await.unwrap().unwrap();
-    let rows = fixture.ledger_rows().await;
+    let rows = fixture.count_audit_rows().await;
     fixture.run("UPDATE meta SET value = '99' WHERE name = 'epoch'").await;
     let registry = &fixture.registry;
     let entry = entry(running.engine_id, Event::Stop);
-    let next = Next::AtRest(EngineStatus::Stopped);
+    let next = NextState::NotRunning(EngineStatus::Stopped);
     let other = product("other");
-    let stamps = [(running.engine_id, Stamp { failed_checks: 7, ..Stamp::default() })];
+    let stamps = [(running.engine_id, EngineActivity { failed_checks: 7, ..EngineActivity::default() })];
     let new = fixture.new_engine("bob");
     let refused = [
         registry.settle(&claimed, next, Some(&entry)).await.map(|_| ()),
         registry.claim(&claimed, &claim(Change::Destroy), None).await.map(|_| ()),
-        registry.claim_seat(&new, &claim(Change::Provision), &fixture.ports).await.map(|_| ()),
-        registry.register(&other, &Entry { engine: None, ..entry.clone() }).await.map(|_| ()),
+        registry.claim_new_engine(&new, &claim(Change::Provision), &fixture.ports).await.map(|_| ()),
+        registry.register(&other, &AuditEntry { engine: None, ..entry.clone() }).await.map(|_| ()),
         registry.replace_policy(fixture.product_id, &Policy::default(), |_| entry.clone()).await.map(|_| ()),
-        registry.stamp(&stamps).await,
-        registry.fact("colour", "red").await.map(|_| ()),
-        registry.check_ours().await,
+        registry.save_activity(&stamps).await,
+        registry.get_or_insert_meta("colour", "red").await.map(|_| ()),
+        registry.check_leadership().await,
     ];
     for (number, refused) in refused.into_iter().enumerate() {
-        assert!(matches!(refused, Err(RegistryError::Deposed)), "{number}: {refused:?}");
+        assert!(matches!(refused, Err(RegistryError::LostLeadership)), "{number}: {refused:?}");
     }
-    assert_eq!(fixture.ledger_rows().await, rows);
-    let read = registry.engine(&running.seat).await.unwrap().unwrap();
+    assert_eq!(fixture.count_audit_rows().await, rows);
+    let read = registry.engine(&running.owner).await.unwrap().unwrap();
     assert_eq!((read.generation, read.claim), (claimed.generation, Some(Change::Stop)));
     assert!(registry.product_by_slug(&other.slug).await.unwrap().is_none());
     let stamped = registry.supervised().await.unwrap();
-    assert!(stamped.iter().all(|supervised| supervised.stamp.failed_checks == 0));
+    assert!(stamped.iter().all(|supervised| supervised.activity.failed_checks == 0));
     // It is told.
-    tokio::time::timeout(LONG, registry.deposed()).await.unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, registry.lost_leadership()).await.unwrap();
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn a_connection_left_in_a_transaction_is_not_used_again() {
     }
     drop(left);
     let claimed = registry.claim(&running, &claim(Change::Stop), None).await.unwrap().unwrap();
-    until(async || registry.is_quiet().then_some(())).await;
+    poll_until(async || registry.is_idle().then_some(())).await;
     for _ in 0..8 {
         let found = registry.engine_by_id(running.engine_id).await.unwrap().unwrap();
         assert_eq!(found.generation, claimed.generation);
@@ -143,7 +143,7 @@ async fn a_connection_left_in_a_transaction_is_not_used_again() {
 #[tokio::test]
 async fn a_writer_that_has_looked_is_waited_for_by_who_takes_over() {
     let Some(fixture) = Fixture::on_server().await else { return };
-    let ledger = fixture.registry.ledger(fixture.product_id, 0).await.unwrap();
+    let ledger = fixture.registry.begin_product_tx(fixture.product_id, 0).await.unwrap();
     let pool = fixture.pool().await;
     let mut connection = pool.acquire().await.unwrap();
     let raise = "UPDATE meta SET value = '99' WHERE name = 'epoch'";
@@ -152,27 +152,27 @@ async fn a_writer_that_has_looked_is_waited_for_by_who_takes_over() {
     assert!(waits.to_string().contains("lock timeout"), "{waits}");
     ledger.commit().await.unwrap();
     sqlx::query(raise).execute(&mut *connection).await.unwrap();
-    let late = fixture.registry.ledger(fixture.product_id, 0).await.err().unwrap();
-    assert!(matches!(late, RegistryError::Deposed), "{late:?}");
+    let late = fixture.registry.begin_product_tx(fixture.product_id, 0).await.err().unwrap();
+    assert!(matches!(late, RegistryError::LostLeadership), "{late:?}");
 }
 
 #[tokio::test]
 async fn one_that_is_cut_off_loses_the_registry_to_the_next() {
-    let Some(database) = TestDatabase::on_server().await else { return };
-    let proxy = Proxy::to(database.address()).await;
-    let first = Registry::open(&database.by_port(proxy.port()), NOW).await.unwrap();
-    proxy.refuse(true);
-    let second = until(async || Registry::open(database.url(), NOW).await.ok()).await;
-    proxy.refuse(false);
-    tokio::time::timeout(LONG, first.deposed()).await.expect("the first one never noticed");
-    let late = first.fact("colour", "red").await.unwrap_err();
-    assert!(matches!(late, RegistryError::Deposed), "{late:?}");
-    assert_eq!(second.fact("colour", "blue").await.unwrap(), "blue");
+    let Some(database) = TestDatabase::create_on_test_server().await else { return };
+    let proxy = FaultProxy::start(database.address()).await;
+    let first = Registry::open(&database.url_via_port(proxy.port()), NOW).await.unwrap();
+    proxy.refuse_connections(true);
+    let second = poll_until(async || Registry::open(database.url(), NOW).await.ok()).await;
+    proxy.refuse_connections(false);
+    tokio::time::timeout(TEST_TIMEOUT, first.lost_leadership()).await.expect("the first one never noticed");
+    let late = first.get_or_insert_meta("colour", "red").await.unwrap_err();
+    assert!(matches!(late, RegistryError::LostLeadership), "{late:?}");
+    assert_eq!(second.get_or_insert_meta("colour", "blue").await.unwrap(), "blue");
 }
 
 #[tokio::test]
 async fn of_two_that_open_a_new_database_at_once_one_makes_it() {
-    let Some(database) = TestDatabase::on_server().await else { return };
+    let Some(database) = TestDatabase::create_on_test_server().await else { return };
     let both = tokio::join!(Registry::open(database.url(), NOW), Registry::open(database.url(), NOW));
     let (one, other) = match both {
         (Ok(registry), Err(error)) | (Err(error), Ok(registry)) => (registry, error),
@@ -181,16 +181,19 @@ async fn of_two_that_open_a_new_database_at_once_one_makes_it() {
     };
     let OpenRegistryError::Held(holder) = other else { panic!("{other:?}") };
     assert!(holder.to_string().contains(&format!("process {}", std::process::id())), "{holder}");
-    assert_eq!(one.fact("colour", "red").await.unwrap(), "red");
+    assert_eq!(one.get_or_insert_meta("colour", "red").await.unwrap(), "red");
 }
 
 #[tokio::test]
 async fn a_database_with_other_tables_is_refused() {
-    let Some(database) = TestDatabase::on_server().await else { return };
+    let Some(database) = TestDatabase::create_on_test_server().await else { return };
     let pool = database.pool().await;
     sqlx::raw_sql("CREATE TABLE notes (text TEXT)").execute(&pool).await.unwrap();
     let refused = refusal(database.url()).await;
-    assert!(matches!(&refused, OpenRegistryError::Foreign { table } if table == "notes"), "{refused:?}");
+    assert!(
+        matches!(&refused, OpenRegistryError::ForeignTables { table } if table == "notes"),
+        "{refused:?}"
+    );
 }
 
 #[tokio::test]
@@ -208,15 +211,15 @@ async fn a_product_that_is_being_changed_holds_up_no_other() {
     let Some(fixture) = Fixture::on_server().await else { return };
     let ann = fixture.settled("ann", EngineStatus::Running).await;
     let other = product("other");
-    let registered = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+    let registered = AuditEntry { engine: None, ..entry(EngineId::new(), Event::Register) };
     assert!(fixture.registry.register(&other, &registered).await.unwrap());
-    let busy = fixture.registry.ledger(other.product_id, 0).await.unwrap();
+    let busy = fixture.registry.begin_product_tx(other.product_id, 0).await.unwrap();
     // Well before the busy one would be given up.
     let stop = claim(Change::Stop);
     let stopped = fixture.registry.claim(&ann, &stop, None);
     let row =
         tokio::time::timeout(Duration::from_secs(7), stopped).await.expect("it waits").unwrap().unwrap();
-    fixture.registry.settle(&row, Next::AtRest(EngineStatus::Stopped), None).await.unwrap();
+    fixture.registry.settle(&row, NextState::NotRunning(EngineStatus::Stopped), None).await.unwrap();
     busy.commit().await.unwrap();
 }
 
@@ -227,13 +230,13 @@ async fn a_burst_of_one_product_leaves_the_connections_to_the_others() {
     let fixture = Arc::new(fixture);
     let ann = fixture.settled("ann", EngineStatus::Running).await;
     let other = product("other");
-    let registered = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+    let registered = AuditEntry { engine: None, ..entry(EngineId::new(), Event::Register) };
     assert!(fixture.registry.register(&other, &registered).await.unwrap());
-    let busy = fixture.registry.ledger(other.product_id, 0).await.unwrap();
+    let busy = fixture.registry.begin_product_tx(other.product_id, 0).await.unwrap();
     let burst: Vec<_> = (0..30)
         .map(|_| {
             let (fixture, product_id) = (Arc::clone(&fixture), other.product_id);
-            tokio::spawn(async move { fixture.registry.ledger(product_id, 0).await.map(drop) })
+            tokio::spawn(async move { fixture.registry.begin_product_tx(product_id, 0).await.map(drop) })
         })
         .collect();
     // Each has come as far as it gets.
@@ -256,7 +259,7 @@ async fn products_that_lease_ports_at_once_never_share_one() {
     let mut products = vec![fixture.product_id];
     for slug in ["b", "c", "d"] {
         let other = product(slug);
-        let registered = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+        let registered = AuditEntry { engine: None, ..entry(EngineId::new(), Event::Register) };
         assert!(fixture.registry.register(&other, &registered).await.unwrap());
         products.push(other.product_id);
     }
@@ -265,11 +268,12 @@ async fn products_that_lease_ports_at_once_never_share_one() {
         let (fixture, product_id) = (Arc::clone(&fixture), products[number % 4]);
         tokio::spawn(async move {
             let mut engine = fixture.new_engine(&format!("u{number}"));
-            engine.seat.product_id = product_id;
+            engine.owner.product_id = product_id;
             let claimed =
-                fixture.registry.claim_seat(&engine, &claim(Change::Provision), &fixture.ports).await;
+                fixture.registry.claim_new_engine(&engine, &claim(Change::Provision), &fixture.ports).await;
             let Ok(row) = claimed.unwrap() else { return };
-            let rests = fixture.registry.settle(&row, Next::AtRest(EngineStatus::Sleeping), None).await;
+            let rests =
+                fixture.registry.settle(&row, NextState::NotRunning(EngineStatus::Sleeping), None).await;
             let rests = rests.unwrap().unwrap();
             // Its port may have been given away meanwhile: then it was changed, and only looks so.
             let _ = fixture.registry.claim(&rests, &claim(Change::Wake), Some(&fixture.ports)).await.unwrap();
@@ -314,14 +318,14 @@ async fn odd_text_comes_back_as_it_was() {
     let Some(fixture) = Fixture::on_server().await else { return };
     for user in ["O'Brien", "\\x00", "ünïcödé \u{1f980}", "%_$1", " blank "] {
         let row = fixture.settled(user, EngineStatus::Running).await;
-        let read = fixture.registry.engine(&row.seat).await.unwrap().unwrap();
-        assert_eq!(read.seat.user_id.as_str(), user);
+        let read = fixture.registry.engine(&row.owner).await.unwrap().unwrap();
+        assert_eq!(read.owner.user_id.as_str(), user);
     }
     // What a column cannot hold is refused before it gets there; a detail is escaped.
     assert!(DisplayName::new("a\0b").is_err() && UserId::new("a\0b").is_err());
     let row = fixture.settled("nul", EngineStatus::Running).await;
-    let entry = Entry { detail: json!({"reason": "a\0b"}), ..entry(row.engine_id, Event::Stop) };
-    fixture.registry.settle(&row, Next::Unchanged, Some(&entry)).await.unwrap();
+    let entry = AuditEntry { detail: json!({"reason": "a\0b"}), ..entry(row.engine_id, Event::Stop) };
+    fixture.registry.settle(&row, NextState::Unchanged, Some(&entry)).await.unwrap();
     let mut rows = 0;
     verify(fixture.database.url(), |checked| rows += checked.rows.unwrap()).await.unwrap();
     assert_eq!(rows, 8);

@@ -7,7 +7,7 @@ use pretty_assertions::assert_eq;
 use super::*;
 
 /// What a check says of the one product, after its registry was changed behind everyone's back.
-async fn after(changes: &[&'static str]) -> Result<i64, Break> {
+async fn verify_after(changes: &[&'static str]) -> Result<i64, ChainBreak> {
     let fixture = Fixture::new().await;
     for user in ["ann", "bob", "eve"] {
         fixture.settled(user, EngineStatus::Running).await;
@@ -30,7 +30,7 @@ async fn after(changes: &[&'static str]) -> Result<i64, Break> {
     found.remove(0).rows
 }
 
-async fn check(fixture: &Fixture) -> Vec<Checked> {
+async fn check(fixture: &Fixture) -> Vec<VerifiedProduct> {
     let mut found = Vec::new();
     verify(fixture.database.url(), |checked| found.push(checked)).await.unwrap();
     found
@@ -38,7 +38,7 @@ async fn check(fixture: &Fixture) -> Vec<Checked> {
 
 #[tokio::test]
 async fn a_ledger_as_it_was_written_is_told_with_its_rows() {
-    assert_eq!(after(&[]).await, Ok(4));
+    assert_eq!(verify_after(&[]).await, Ok(4));
 }
 
 #[tokio::test]
@@ -54,14 +54,14 @@ async fn any_changed_column_is_found() {
         "UPDATE audit_log SET detail = detail || ' ' WHERE id = 3",
         "UPDATE audit_log SET hash = 'x' WHERE id = 3",
     ] {
-        assert_eq!(after(&[change]).await, Err(Break::Changed { id: 3 }), "{change}");
+        assert_eq!(verify_after(&[change]).await, Err(ChainBreak::Changed { id: 3 }), "{change}");
     }
     // A column of PostgreSQL's takes nothing else.
     let text = "UPDATE audit_log SET at = 'noon' WHERE id = 3";
     if on_postgres() {
         return;
     }
-    assert_eq!(after(&[text]).await, Err(Break::Unreadable { id: 3 }));
+    assert_eq!(verify_after(&[text]).await, Err(ChainBreak::Unreadable { id: 3 }));
 }
 
 #[tokio::test]
@@ -71,34 +71,34 @@ async fn rows_in_another_order_are_found() {
         "UPDATE audit_log SET id = 2 WHERE id = 3",
         "UPDATE audit_log SET id = 3 WHERE id = 99",
     ];
-    assert_eq!(after(&swap).await, Err(Break::Changed { id: 2 }));
+    assert_eq!(verify_after(&swap).await, Err(ChainBreak::Changed { id: 2 }));
 }
 
 #[tokio::test]
 async fn rows_that_are_gone_are_found_the_last_one_too() {
     let cut = "DELETE FROM audit_log WHERE id >= 3";
-    assert_eq!(after(&[cut]).await, Err(Break::Cut { id: 3, had: 4 }));
+    assert_eq!(verify_after(&[cut]).await, Err(ChainBreak::Truncated { id: 3, had: 4 }));
     let all = "DELETE FROM audit_log";
-    assert_eq!(after(&[all]).await, Err(Break::Cut { id: 1, had: 4 }));
+    assert_eq!(verify_after(&[all]).await, Err(ChainBreak::Truncated { id: 1, had: 4 }));
     let middle = "DELETE FROM audit_log WHERE id = 2";
-    assert_eq!(after(&[middle]).await, Err(Break::Missing { id: 2, found: 3 }));
+    assert_eq!(verify_after(&[middle]).await, Err(ChainBreak::Missing { id: 2, found: 3 }));
     let closed = [middle, "UPDATE audit_log SET id = id - 1 WHERE id > 2"];
-    assert_eq!(after(&closed).await, Err(Break::Changed { id: 2 }));
+    assert_eq!(verify_after(&closed).await, Err(ChainBreak::Changed { id: 2 }));
     // Who adapts the count has still the wrong end.
     let counted = ["DELETE FROM audit_log WHERE id = 4", "UPDATE products SET audit_seq = 3"];
-    assert_eq!(after(&counted).await, Err(Break::OtherEnd { id: 3 }));
+    assert_eq!(verify_after(&counted).await, Err(ChainBreak::WrongLastHash { id: 3 }));
 }
 
 #[tokio::test]
 async fn rows_that_were_added_are_found() {
     let added = "INSERT INTO audit_log SELECT product_id, id + 1, at, engine_id, user_id, event, duration_ms, \
                  detail, hash FROM audit_log WHERE id = 4";
-    assert_eq!(after(&[added]).await, Err(Break::Added { id: 5, has: 4 }));
+    assert_eq!(verify_after(&[added]).await, Err(ChainBreak::Added { id: 5, has: 4 }));
     let early = "UPDATE audit_log SET id = 0 WHERE id = 1";
-    assert_eq!(after(&[early]).await, Err(Break::Missing { id: 1, found: 0 }));
+    assert_eq!(verify_after(&[early]).await, Err(ChainBreak::Missing { id: 1, found: 0 }));
     assert_eq!(
-        after(&["DELETE FROM engines", "DELETE FROM products"]).await,
-        Err(Break::NoProduct { id: 1 })
+        verify_after(&["DELETE FROM engines", "DELETE FROM products"]).await,
+        Err(ChainBreak::NoProduct { id: 1 })
     );
 }
 
@@ -107,7 +107,7 @@ async fn every_product_is_checked_for_itself() {
     let fixture = Fixture::new().await;
     fixture.settled("ann", EngineStatus::Running).await;
     let other = product("other");
-    let registered = Entry { engine: None, ..entry(EngineId::new(), Event::Register) };
+    let registered = AuditEntry { engine: None, ..entry(EngineId::new(), Event::Register) };
     assert!(fixture.registry.register(&other, &registered).await.unwrap());
     let pool = fixture.pool().await;
     sqlx::query("UPDATE products SET audit_hash = 'x' WHERE slug = 'demo'").execute(&pool).await.unwrap();
@@ -116,7 +116,7 @@ async fn every_product_is_checked_for_itself() {
     assert_eq!(
         rows,
         HashMap::from([
-            (fixture.product_id.to_string(), Err(Break::OtherEnd { id: 2 })),
+            (fixture.product_id.to_string(), Err(ChainBreak::WrongLastHash { id: 2 })),
             (other.product_id.to_string(), Ok(1)),
         ])
     );
@@ -130,7 +130,7 @@ async fn beside_a_registry_at_work_a_check_sees_one_moment() {
         let mut row = writing.settled("ann", EngineStatus::Running).await;
         for _ in 0..200 {
             let entry = entry(row.engine_id, Event::Stop);
-            row = writing.registry.settle(&row, Next::Unchanged, Some(&entry)).await.unwrap().unwrap();
+            row = writing.registry.settle(&row, NextState::Unchanged, Some(&entry)).await.unwrap().unwrap();
         }
     });
     let (mut rows, mut checks) = (0, 0);
@@ -145,7 +145,7 @@ async fn beside_a_registry_at_work_a_check_sees_one_moment() {
 
 #[tokio::test]
 async fn a_registry_that_nobody_holds_is_checked_and_left_as_it_was() {
-    if is_about_sqlite("file") {
+    if skip_unless_sqlite("file") {
         return;
     }
     let fixture = Fixture::new().await;
@@ -175,8 +175,8 @@ async fn what_is_no_registry_is_not_checked_and_not_made() {
     assert!(!nowhere.exists());
     let text = folder.path().join("notes.txt");
     std::fs::write(&text, "these are just some notes".repeat(100)).unwrap();
-    assert!(matches!(refused(&text).await, VerifyError::Unknown { .. }));
+    assert!(matches!(refused(&text).await, VerifyError::NotARegistry { .. }));
     let empty = folder.path().join("empty.db");
     std::fs::write(&empty, "").unwrap();
-    assert!(matches!(refused(&empty).await, VerifyError::Unknown { .. }));
+    assert!(matches!(refused(&empty).await, VerifyError::NotARegistry { .. }));
 }

@@ -5,20 +5,20 @@ use contract::{EngineKey, KeyHash};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{Call, FaultBackend, Health, State};
-use crate::backend::{Examined, Probe, Proof, Unwell};
+use super::{BackendCall, FaultBackend, SimulatedHealth, State};
+use crate::backend::{HealthReport, KeyProof, Probe, ProbeError};
 
 impl FaultBackend {
     /// What the engine on `port` does when it is told something.
-    fn obey(&self, port: u16, key: &EngineKey, command: &Value) -> Result<Value, Unwell> {
+    fn handle_command(&self, port: u16, key: &EngineKey, command: &Value) -> Result<Value, ProbeError> {
         let mut state = self.state();
         let State { running, busy, .. } = &mut *state;
         let found = running.iter_mut().find(|(_, (_, launch))| launch.port == port);
         let Some((engine_id, (_, launch))) = found else {
-            return Err(Unwell::Silent { port, reason: "connection refused".to_owned() });
+            return Err(ProbeError::Unreachable { port, reason: "connection refused".to_owned() });
         };
         if !launch.key_hash.matches(key.expose()) {
-            return Err(Unwell::Refused { port });
+            return Err(ProbeError::KeyRefused { port });
         }
         match command["op"].as_str() {
             Some("set_key_hash") => {
@@ -35,13 +35,13 @@ impl FaultBackend {
     }
 
     /// How the engine on `port` says it is.
-    fn ask(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, Unwell>> {
+    fn simulated_health(&self, port: u16) -> BoxFuture<'_, Result<EngineHealth, ProbeError>> {
         let mut state = self.state();
         let on_port = state.running.iter().find(|(_, (_, launch))| launch.port == port);
         let engine_id = on_port.map(|(engine_id, _)| *engine_id);
         let runs = engine_id.is_some();
         if let Some(engine_id) = engine_id {
-            *state.asked.entry(engine_id).or_default() += 1;
+            *state.probe_counts.entry(engine_id).or_default() += 1;
             if state.frozen.contains(&engine_id) {
                 return Box::pin(std::future::pending());
             }
@@ -57,12 +57,15 @@ impl FaultBackend {
             subsystems,
         };
         let answer = match &state.health {
-            Health::Stranger => Ok(health("ok", subsystems("ok", "ok"))),
-            Health::Well if runs => Ok(health("ok", subsystems("ok", "ok"))),
-            Health::Provider(reason) if runs => Ok(health("degraded", subsystems("ok", reason))),
-            Health::Database(reason) if runs => Ok(health("degraded", subsystems(reason, "ok"))),
-            Health::Silent | Health::Well | Health::Provider(_) | Health::Database(_) => {
-                Err(Unwell::Silent { port, reason: "connection refused".to_owned() })
+            SimulatedHealth::WrongEngine => Ok(health("ok", subsystems("ok", "ok"))),
+            SimulatedHealth::Healthy if runs => Ok(health("ok", subsystems("ok", "ok"))),
+            SimulatedHealth::Provider(reason) if runs => Ok(health("degraded", subsystems("ok", reason))),
+            SimulatedHealth::Database(reason) if runs => Ok(health("degraded", subsystems(reason, "ok"))),
+            SimulatedHealth::Unreachable
+            | SimulatedHealth::Healthy
+            | SimulatedHealth::Provider(_)
+            | SimulatedHealth::Database(_) => {
+                Err(ProbeError::Unreachable { port, reason: "connection refused".to_owned() })
             }
         };
         Box::pin(std::future::ready(answer))
@@ -70,22 +73,22 @@ impl FaultBackend {
 }
 
 impl Probe for FaultBackend {
-    fn examine(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<Examined, Unwell>> {
+    fn check_health(&self, port: u16, hash: KeyHash) -> BoxFuture<'_, Result<HealthReport, ProbeError>> {
         Box::pin(async move {
-            let health = self.ask(port).await?;
+            let health = self.simulated_health(port).await?;
             let state = self.state();
             let engine = state.running.values().find(|(_, launch)| launch.port == port);
             let proof = match engine {
-                _ if state.health == Health::Stranger => Proof::Absent,
-                Some((_, launch)) if state.proving && launch.key_hash == hash => Proof::Given,
-                Some(_) if state.proving => Proof::Wrong,
-                Some(_) | None => Proof::Absent,
+                _ if state.health == SimulatedHealth::WrongEngine => KeyProof::Absent,
+                Some((_, launch)) if state.proves_keys && launch.key_hash == hash => KeyProof::Valid,
+                Some(_) if state.proves_keys => KeyProof::Invalid,
+                Some(_) | None => KeyProof::Absent,
             };
-            Ok(Examined { health, proof })
+            Ok(HealthReport { health, proof })
         })
     }
 
-    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), Unwell>> {
+    fn identify<'a>(&'a self, port: u16, key: &'a EngineKey) -> BoxFuture<'a, Result<(), ProbeError>> {
         let mut state = self.state();
         state.keys_sent += 1;
         let mut launches = state.running.values().map(|(_, launch)| launch);
@@ -94,13 +97,17 @@ impl Probe for FaultBackend {
             return Box::pin(std::future::pending());
         }
         let answer = match state.health {
-            Health::Stranger => Err(Unwell::Stranger { port, answer: "200".to_owned() }),
-            Health::Silent => Err(Unwell::Silent { port, reason: "connection refused".to_owned() }),
-            Health::Well | Health::Provider(_) | Health::Database(_) if own => Ok(()),
-            Health::Well | Health::Provider(_) | Health::Database(_) => {
+            SimulatedHealth::WrongEngine => Err(ProbeError::WrongEngine { port, answer: "200".to_owned() }),
+            SimulatedHealth::Unreachable => {
+                Err(ProbeError::Unreachable { port, reason: "connection refused".to_owned() })
+            }
+            SimulatedHealth::Healthy | SimulatedHealth::Provider(_) | SimulatedHealth::Database(_) if own => {
+                Ok(())
+            }
+            SimulatedHealth::Healthy | SimulatedHealth::Provider(_) | SimulatedHealth::Database(_) => {
                 let runs = state.running.values().any(|(_, launch)| launch.port == port);
-                let silent = Unwell::Silent { port, reason: "connection refused".to_owned() };
-                Err(if runs { Unwell::Refused { port } } else { silent })
+                let silent = ProbeError::Unreachable { port, reason: "connection refused".to_owned() };
+                Err(if runs { ProbeError::KeyRefused { port } } else { silent })
             }
         };
         Box::pin(std::future::ready(answer))
@@ -111,9 +118,9 @@ impl Probe for FaultBackend {
         port: u16,
         key: &'a EngineKey,
         command: &'a Value,
-    ) -> BoxFuture<'a, Result<Value, Unwell>> {
+    ) -> BoxFuture<'a, Result<Value, ProbeError>> {
         Box::pin(async move {
-            let silent = || Unwell::Silent { port, reason: "connection refused".to_owned() };
+            let silent = || ProbeError::Unreachable { port, reason: "connection refused".to_owned() };
             let frozen = {
                 let state = self.state();
                 state.running.iter().any(|(id, (_, launch))| launch.port == port && state.frozen.contains(id))
@@ -121,7 +128,7 @@ impl Probe for FaultBackend {
             if frozen {
                 std::future::pending::<()>().await;
             }
-            self.answer(Call::Rpc, |backend| Ok(backend.obey(port, key, command)))
+            self.respond(BackendCall::Rpc, |backend| Ok(backend.handle_command(port, key, command)))
                 .await
                 .map_err(|_| silent())?
         })

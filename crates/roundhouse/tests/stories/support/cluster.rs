@@ -13,17 +13,17 @@ use super::{eventually, processes, skip};
 
 /// A server. At its end it is killed.
 #[derive(Debug)]
-pub(crate) struct Cluster {
+pub(crate) struct PostgresCluster {
     folder: TempDir,
     programs: PathBuf,
     ports: Ports,
     server: Option<Child>,
 }
 
-impl Cluster {
+impl PostgresCluster {
     /// A server that runs; none, with a reason that is said, where its programs are missing.
     pub(crate) async fn start() -> Option<Self> {
-        let Some(programs) = programs() else {
+        let Some(programs) = programs_folder() else {
             skip("PostgreSQL's programs, below /usr/lib/postgresql or in the PATH");
             return None;
         };
@@ -34,7 +34,7 @@ impl Cluster {
         let made = this
             .command("initdb")
             .args(["--auth=trust", "--username=postgres", "--no-sync", "--locale=C.UTF-8", "-D"])
-            .arg(this.data())
+            .arg(this.data_folder())
             .output()
             .unwrap();
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
@@ -53,7 +53,7 @@ impl Cluster {
         let server = self
             .command("postgres")
             .arg("-D")
-            .arg(self.data())
+            .arg(self.data_folder())
             .args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="])
             .args(["-c", "fsync=off", "-c", &format!("port={}", self.ports.first())])
             .stdout(Stdio::from(log.try_clone().unwrap()))
@@ -61,17 +61,17 @@ impl Cluster {
             .spawn()
             .unwrap();
         self.server = Some(server);
-        eventually("the server answers", async || self.answers().then_some(())).await;
+        eventually("the server answers", async || self.is_accepting_connections().then_some(())).await;
     }
 
     /// Ends it as its service manager would at a restart: connections are cut, and it is written down that all is well.
     pub(crate) fn stop(&mut self) {
-        self.end(Signal::INT);
+        self.stop_with(Signal::INT);
     }
 
     /// Ends it in the midst of what it does.
     pub(crate) fn crash(&mut self) {
-        self.end(Signal::QUIT);
+        self.stop_with(Signal::QUIT);
     }
 
     /// Keeps it from doing anything: connections stay open, and nothing comes back.
@@ -84,7 +84,7 @@ impl Cluster {
         self.signal_all(Signal::CONT);
     }
 
-    fn end(&mut self, signal: Signal) {
+    fn stop_with(&mut self, signal: Signal) {
         let mut server = self.server.take().expect("the server runs");
         processes::signal(pid_of(&server), signal);
         server.wait().unwrap();
@@ -100,13 +100,13 @@ impl Cluster {
         }
     }
 
-    fn answers(&self) -> bool {
+    fn is_accepting_connections(&self) -> bool {
         let url = self.url();
         let asked = self.command("pg_isready").args(["--quiet", "--timeout=2", "--dbname", &url]).status();
         asked.is_ok_and(|status| status.success())
     }
 
-    fn data(&self) -> PathBuf {
+    fn data_folder(&self) -> PathBuf {
         self.folder.path().join("data")
     }
 
@@ -122,11 +122,11 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for PostgresCluster {
     fn drop(&mut self) {
         if self.server.is_some() {
             self.resume();
-            self.end(Signal::QUIT);
+            self.stop_with(Signal::QUIT);
         }
     }
 }
@@ -136,7 +136,7 @@ fn pid_of(child: &Child) -> Pid {
 }
 
 /// The folder of PostgreSQL's programs, that of the newest version.
-fn programs() -> Option<PathBuf> {
+fn programs_folder() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let in_path = std::env::split_paths(&path).collect::<Vec<_>>();
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();

@@ -19,7 +19,7 @@ pub(crate) enum Database {
 
 impl Backend {
     /// What this run of the stories was asked for.
-    pub(crate) fn chosen() -> Self {
+    pub(crate) fn from_env() -> Self {
         match env::var("ROUNDHOUSE_TEST_BACKEND").as_deref() {
             Err(_) | Ok("" | "process") => Self::Process,
             Ok("docker") => Self::Docker,
@@ -30,7 +30,7 @@ impl Backend {
 
 impl Database {
     /// What this run of the stories was asked for.
-    pub(crate) fn chosen() -> Self {
+    pub(crate) fn from_env() -> Self {
         match env::var("ROUNDHOUSE_TEST_DATABASE").as_deref() {
             Err(_) | Ok("" | "sqlite") => Self::Sqlite,
             Ok("postgres") => Self::Postgres,

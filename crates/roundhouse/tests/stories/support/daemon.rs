@@ -11,16 +11,16 @@ use tempfile::TempDir;
 
 use super::docker::Docker;
 use super::ports::Ports;
-use super::{eventually, has, image, processes, skip};
+use super::{eventually, image, is_installed, processes, skip};
 
 /// A daemon with folders and a bridge of its own. At its end it goes, with all that it runs.
 #[derive(Debug)]
-pub(crate) struct Daemon {
+pub(crate) struct DockerDaemon {
     pub(crate) docker: Docker,
     folder: TempDir,
     /// What tells it from other daemons, of this run and of others.
     number: u16,
-    lives_on: LivesOn,
+    live_restore: LiveRestore,
     _ports: Ports,
     server: Option<Child>,
     /// The links that its networks were when it was last ended: it may never be there again to remove them.
@@ -29,17 +29,17 @@ pub(crate) struct Daemon {
 
 /// Whether containers live on while their daemon is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LivesOn {
+pub(crate) enum LiveRestore {
     Yes,
     No,
 }
 
-impl Daemon {
+impl DockerDaemon {
     /// A daemon that runs and has the engines' image; none, with a reason that is said, where it cannot be.
-    pub(crate) async fn start(lives_on: LivesOn) -> Option<Self> {
-        let first = Docker::of_this_machine()?;
-        let reference = image::of_this_build(&first)?;
-        if !["dockerd", "ip", "setpriv"].into_iter().all(has) {
+    pub(crate) async fn start(live_restore: LiveRestore) -> Option<Self> {
+        let first = Docker::local()?;
+        let reference = image::current_build(&first)?;
+        if !["dockerd", "ip", "setpriv"].into_iter().all(is_installed) {
             return None;
         }
         if !rustix::process::getuid().is_root() {
@@ -49,12 +49,12 @@ impl Daemon {
         let ports = Ports::claim();
         let number = ports.slot();
         let folder = TempDir::with_prefix("roundhouse-dockerd-").unwrap();
-        let docker = Docker::at(&folder.path().join("docker.sock"));
+        let docker = Docker::from_socket(&folder.path().join("docker.sock"));
         let mut this =
-            Self { docker, folder, number, lives_on, _ports: ports, server: None, links: Vec::new() };
+            Self { docker, folder, number, live_restore, _ports: ports, server: None, links: Vec::new() };
         this.make_bridge();
         this.launch().await;
-        load(&first, &this.docker, &reference).await;
+        copy_image(&first, &this.docker, &reference).await;
         Some(this)
     }
 
@@ -72,7 +72,7 @@ impl Daemon {
             .args(["--bridge", &self.bridge(), "--iptables=false", "--ip6tables=false", "--ip-masq=false"])
             .args(["--cgroup-parent", &self.name(), "--containerd-namespace", &self.name()])
             .args(["--containerd-plugins-namespace", &format!("{}-plugins", self.name())]);
-        if self.lives_on == LivesOn::Yes {
+        if self.live_restore == LiveRestore::Yes {
             command.arg("--live-restore");
         }
         self.server =
@@ -87,12 +87,12 @@ impl Daemon {
 
     /// Ends it as its service manager would.
     pub(crate) fn stop(&mut self) {
-        self.end(Signal::TERM, 60);
+        self.stop_with(Signal::TERM, 60);
     }
 
     /// Ends it in the midst of what it does. What it runs lives on.
     pub(crate) fn crash(&mut self) {
-        self.end(Signal::KILL, 10);
+        self.stop_with(Signal::KILL, 10);
         // Its own helper goes with it. The next one is not to take what is left of either for one that runs.
         let helper = self.folder.path().join("exec/containerd/containerd.pid");
         let number = fs::read_to_string(&helper).ok().and_then(|text| text.trim().parse().ok());
@@ -117,18 +117,18 @@ impl Daemon {
         pid_of(self.server.as_ref().expect("the daemon runs"))
     }
 
-    fn end(&mut self, signal: Signal, seconds: i64) {
+    fn stop_with(&mut self, signal: Signal, seconds: i64) {
         self.links = self.networks().iter().map(|network| format!("br-{network}")).collect();
         let mut server = self.server.take().expect("the daemon runs");
         let pid = pid_of(&server);
         processes::signal(pid, signal);
-        assert!(processes::ends_within(pid, seconds), "the daemon has not ended within {seconds} s");
+        assert!(processes::exits_within(pid, seconds), "the daemon has not ended within {seconds} s");
         server.wait().unwrap();
     }
 
     /// The networks that were made at this daemon.
     fn networks(&self) -> Vec<String> {
-        let networks = self.docker.call(&["network", "ls", "--quiet", "--filter", "type=custom"]);
+        let networks = self.docker.run_blocking(&["network", "ls", "--quiet", "--filter", "type=custom"]);
         networks.unwrap_or_default().lines().map(str::to_owned).collect()
     }
 
@@ -162,9 +162,9 @@ impl Daemon {
     }
 
     /// Ends whatever a daemon that was killed left running.
-    fn sweep(&self) {
-        processes::sweep(self.folder.path().as_os_str());
-        let shims = || processes::called_with(self.folder.path().as_os_str());
+    fn kill_leftovers(&self) {
+        processes::kill_all_mentioning(self.folder.path().as_os_str());
+        let shims = || processes::with_command_line_text(self.folder.path().as_os_str());
         let contained = || processes::in_cgroup(&self.name());
         for _ in 0..100 {
             let found = [shims(), contained()].concat();
@@ -179,27 +179,27 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for DockerDaemon {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
             let pid = pid_of(&server);
             let _ = rustix::process::kill_process(pid, Signal::CONT);
             // Its networks are links of this machine, which only it can tell from others.
             let networks = self.networks();
-            let containers = self.docker.call(&["ps", "--all", "--quiet"]).unwrap_or_default();
+            let containers = self.docker.run_blocking(&["ps", "--all", "--quiet"]).unwrap_or_default();
             for container in containers.lines() {
-                let _ = self.docker.call(&["rm", "--force", container]);
+                let _ = self.docker.run_blocking(&["rm", "--force", container]);
             }
             for network in networks {
-                let _ = self.docker.call(&["network", "rm", &network]);
+                let _ = self.docker.run_blocking(&["network", "rm", &network]);
             }
             let _ = rustix::process::kill_process(pid, Signal::TERM);
-            if !processes::ends_within(pid, 20) {
+            if !processes::exits_within(pid, 20) {
                 let _ = server.kill();
             }
             let _ = server.wait();
         }
-        self.sweep();
+        self.kill_leftovers();
         for link in &self.links {
             remove_link(link);
         }
@@ -208,7 +208,7 @@ impl Drop for Daemon {
 }
 
 /// Hands an image from one daemon to another.
-async fn load(from: &Docker, to: &Docker, reference: &str) {
+async fn copy_image(from: &Docker, to: &Docker, reference: &str) {
     let line =
         r#"set -o pipefail; docker --host "unix://$0" save "$2" | docker --host "unix://$1" load --quiet"#;
     let mut command = tokio::process::Command::new("bash");

@@ -10,31 +10,31 @@ use reqwest::Method;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
-use super::docker::{self, Docker, Network};
+use super::docker::{self, Docker, DockerNetwork};
 use super::fleet::write_soul;
-use super::form::{AUDIT_ROW, EXPLANATION, LAST_TRANSITION, NEXT_ACTION, RESTART_ATTEMPT};
-use super::forward::Forward;
-use super::http::{ask, client, segment};
+use super::http::{client, path_segment, send};
+use super::schema::{AUDIT_ROW, EXPLANATION, LAST_TRANSITION, NEXT_ACTION, RESTART_ATTEMPT};
+use super::tcp_forwarder::TcpForwarder;
 use super::{
-    Answer, Backend, Cluster, Database, Ended, Engine, Fleet, Postgres, Product, Program, assert_fields,
-    eventually, image, processes,
+    Backend, Database, Engine, Fleet, HttpResponse, PostgresCluster, PostgresDatabase, Product, Program,
+    ProgramExit, assert_fields, eventually, image, processes,
 };
 
 /// The version under test.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// What an orchestrator hands on to its engines here.
-const PASSED_THROUGH: &str =
+const ENV_PASSTHROUGH: &str =
     "LLM_PROVIDER,LLM_BASE_URL,LLM_API_KEY,LLM_SCRIPT_PATH,ENGINE_LOG_LEVEL,ENGINE_WEB_ALLOW";
 
 /// A model that answers anything, at once.
-pub(crate) const QUICK: &str = "rules: [{answers: [{text: So it is.}]}]";
+pub(crate) const QUICK_SCRIPT: &str = "rules: [{answers: [{text: So it is.}]}]";
 
 /// A place for an orchestrator. Its folder is laid out as that of an `up`, whose variables are not used.
 #[derive(Debug)]
 pub(crate) struct Deployment {
     /// What it has beyond its folder. It goes before the folder does.
-    parts: Parts,
+    resources: Resources,
     pub(crate) fleet: Fleet,
     pub(crate) admin_key: String,
     pub(crate) master_key: String,
@@ -42,11 +42,11 @@ pub(crate) struct Deployment {
 
 /// What a deployment has beyond its folder.
 #[derive(Debug)]
-struct Parts {
+struct Resources {
     folder: PathBuf,
-    docker: Option<(Docker, Network)>,
-    database: Option<Postgres>,
-    forwards: Vec<Forward>,
+    docker: Option<(Docker, DockerNetwork)>,
+    database: Option<PostgresDatabase>,
+    forwarders: Vec<TcpForwarder>,
 }
 
 /// A `roundhouse orchestrator` that was started.
@@ -61,52 +61,52 @@ impl Deployment {
     /// A deployment that has never been started, with nothing but what is required and safe beside others, on the
     /// backend and database that this run of the stories was asked for.
     pub(crate) fn new() -> Self {
-        let this = Self::on(Backend::chosen(), Database::chosen());
+        let this = Self::with_combination(Backend::from_env(), Database::from_env());
         this.expect("what ROUNDHOUSE_TEST_BACKEND and ROUNDHOUSE_TEST_DATABASE ask for is on this machine")
     }
 
     /// A deployment with a file as its registry and processes as its engines.
-    pub(crate) fn plain() -> Self {
-        Self::with_parts(None, None)
+    pub(crate) fn process_and_sqlite() -> Self {
+        Self::with_resources(None, None)
     }
 
     /// A deployment whose engines are containers; none where this machine runs none.
     pub(crate) fn docker() -> Option<Self> {
-        Self::on(Backend::Docker, Database::chosen())
+        Self::with_combination(Backend::Docker, Database::from_env())
     }
 
     /// A deployment whose registry is in PostgreSQL; none where this machine has none.
     pub(crate) fn postgres() -> Option<Self> {
-        Self::on(Backend::chosen(), Database::Postgres)
+        Self::with_combination(Backend::from_env(), Database::Postgres)
     }
 
     /// A deployment on this backend and database; none where this machine lacks one of them.
-    pub(crate) fn on(backend: Backend, database: Database) -> Option<Self> {
+    pub(crate) fn with_combination(backend: Backend, database: Database) -> Option<Self> {
         let docker = match backend {
             Backend::Process => None,
-            Backend::Docker => Some(Docker::of_this_machine()?),
+            Backend::Docker => Some(Docker::local()?),
         };
         let database = match database {
             Database::Sqlite => None,
-            Database::Postgres => Some(Postgres::of_this_machine()?),
+            Database::Postgres => Some(PostgresDatabase::local()?),
         };
         if let Some(docker) = &docker {
-            image::of_this_build(docker)?;
+            image::current_build(docker)?;
         }
-        Some(Self::with_parts(docker, database))
+        Some(Self::with_resources(docker, database))
     }
 
     /// A deployment whose engines run at this daemon, which has their image.
-    pub(crate) fn at(docker: &Docker) -> Self {
-        Self::with_parts(Some(docker.clone()), None)
+    pub(crate) fn with_docker(docker: &Docker) -> Self {
+        Self::with_resources(Some(docker.clone()), None)
     }
 
     /// A deployment whose registry is in a database of this server.
-    pub(crate) fn in_cluster(cluster: &Cluster) -> Self {
-        Self::with_parts(None, Some(Postgres::on(&cluster.url())))
+    pub(crate) fn with_cluster(cluster: &PostgresCluster) -> Self {
+        Self::with_resources(None, Some(PostgresDatabase::create_on(&cluster.url())))
     }
 
-    fn with_parts(docker: Option<Docker>, database: Option<Postgres>) -> Self {
+    fn with_resources(docker: Option<Docker>, database: Option<PostgresDatabase>) -> Self {
         let fleet = Fleet::new();
         fs::create_dir(fleet.folder()).unwrap();
         // The last 43 characters of any key are 32 random bytes.
@@ -115,86 +115,86 @@ impl Deployment {
         let path = |name: &str| fleet.folder().join(name).to_str().unwrap().to_owned();
         let file = || format!("sqlite:{}", path("registry.sqlite"));
         let variables = [
-            ("ORCH_DATABASE_URL", database.as_ref().map_or_else(file, Postgres::url)),
+            ("ORCH_DATABASE_URL", database.as_ref().map_or_else(file, PostgresDatabase::url)),
             ("ORCH_MASTER_KEY", master_key.clone()),
             ("ORCH_ADMIN_KEY", admin_key.clone()),
             ("ORCH_ENGINE_IMAGE", format!("svc-engine:{VERSION}")),
             ("ORCH_BACKEND", "process".to_owned()),
-            ("ORCH_ENGINE_ENV_PASSTHROUGH", PASSED_THROUGH.to_owned()),
+            ("ORCH_ENGINE_ENV_PASSTHROUGH", ENV_PASSTHROUGH.to_owned()),
             ("ORCH_HOST", "127.0.0.1".to_owned()),
-            ("ORCH_PORT", fleet.home.ports.first().to_string()),
-            ("ORCH_PORT_MIN", (fleet.home.ports.first() + 2).to_string()),
+            ("ORCH_PORT", fleet.test_env.ports.first().to_string()),
+            ("ORCH_PORT_MIN", (fleet.test_env.ports.first() + 2).to_string()),
             ("ORCH_DATA_ROOT_PATH", path("engines")),
         ];
-        let folder = fleet.home.path().to_owned();
+        let folder = fleet.test_env.path().to_owned();
         let docker = docker.map(|docker| {
-            let network = Network::new(&docker);
+            let network = DockerNetwork::new(&docker);
             (docker, network)
         });
-        let parts = Parts { folder, docker, database, forwards: Vec::new() };
-        let this = Self { parts, fleet, admin_key, master_key };
-        let this = variables.into_iter().fold(this, |this, (name, value)| this.with(name, value));
-        this.with_engines_in_containers().with_script(QUICK)
+        let parts = Resources { folder, docker, database, forwarders: Vec::new() };
+        let this = Self { resources: parts, fleet, admin_key, master_key };
+        let this = variables.into_iter().fold(this, |this, (name, value)| this.with_env(name, value));
+        this.with_engines_in_containers().with_script(QUICK_SCRIPT)
     }
 
     /// Sets what engines in containers need, if they are such.
     fn with_engines_in_containers(self) -> Self {
-        let Some((docker, network)) = &self.parts.docker else { return self };
+        let Some((docker, network)) = &self.resources.docker else { return self };
         let socket = docker.socket().to_str().unwrap().to_owned();
         let network = network.name.clone();
         // A folder of their own to put the script in: what lies elsewhere they cannot see.
         let catalog = self.catalog();
         write_soul(&catalog);
-        self.with("ORCH_BACKEND", "docker")
-            .with("ORCH_DOCKER_SOCKET", socket)
-            .with("ORCH_ENGINE_NETWORK", network)
-            .with("ORCH_ENGINE_IMAGE", image::reference(VERSION))
-            .with("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap())
+        self.with_env("ORCH_BACKEND", "docker")
+            .with_env("ORCH_DOCKER_SOCKET", socket)
+            .with_env("ORCH_ENGINE_NETWORK", network)
+            .with_env("ORCH_ENGINE_IMAGE", image::reference(VERSION))
+            .with_env("ORCH_CATALOG_MOUNT_PATH", catalog.to_str().unwrap())
     }
 
     /// The engines' catalog, where they are containers.
     pub(crate) fn catalog(&self) -> PathBuf {
-        self.fleet.home.path().join("catalog")
+        self.fleet.test_env.path().join("catalog")
     }
 
     /// The daemon, where the engines are containers.
-    pub(crate) fn daemon(&self) -> &Docker {
-        &self.parts.docker.as_ref().expect("the engines are containers").0
+    pub(crate) fn docker_daemon(&self) -> &Docker {
+        &self.resources.docker.as_ref().expect("the engines are containers").0
     }
 
     /// The engines' network, where they are containers.
     pub(crate) fn network(&self) -> &str {
-        &self.parts.docker.as_ref().expect("the engines are containers").1.name
+        &self.resources.docker.as_ref().expect("the engines are containers").1.name
     }
 
     /// The database, where it is in PostgreSQL.
-    pub(crate) fn database(&self) -> &Postgres {
-        self.parts.database.as_ref().expect("the registry is in PostgreSQL")
+    pub(crate) fn database(&self) -> &PostgresDatabase {
+        self.resources.database.as_ref().expect("the registry is in PostgreSQL")
     }
 
     /// A script for the `scripted` provider.
     pub(crate) fn with_script(self, script: &str) -> Self {
-        if self.parts.docker.is_none() {
+        if self.resources.docker.is_none() {
             return Self { fleet: self.fleet.with_script(script), ..self };
         }
         fs::write(self.catalog().join("script.yaml"), script).unwrap();
-        self.with("LLM_PROVIDER", "scripted").with("LLM_SCRIPT_PATH", "/catalog/script.yaml")
+        self.with_env("LLM_PROVIDER", "scripted").with_env("LLM_SCRIPT_PATH", "/catalog/script.yaml")
     }
 
     /// Sets a variable.
-    pub(crate) fn with(self, name: &str, value: impl Into<String>) -> Self {
-        Self { fleet: self.fleet.with(name, value), ..self }
+    pub(crate) fn with_env(self, name: &str, value: impl Into<String>) -> Self {
+        Self { fleet: self.fleet.with_env(name, value), ..self }
     }
 
     /// Lets the engines talk to the strict provider in Anthropic's words.
-    pub(crate) fn with_provider(mut self, provider: &strict_provider::StrictProvider) -> Self {
+    pub(crate) fn with_provider(mut self, provider: &strict_provider::MockProvider) -> Self {
         self.fleet = self.fleet.with_provider(provider);
-        let Some((docker, _)) = &self.parts.docker else { return self };
+        let Some((docker, _)) = &self.resources.docker else { return self };
         let address = provider.base_url().strip_prefix("http://").unwrap().parse().unwrap();
-        let forward = Forward::new(&docker.host_address(), address);
+        let forward = TcpForwarder::bind_any(&docker.host_address(), address);
         let base = format!("http://{}", forward.address);
-        self.parts.forwards.push(forward);
-        self.with("LLM_BASE_URL", base)
+        self.resources.forwarders.push(forward);
+        self.with_env("LLM_BASE_URL", base)
     }
 
     /// Begins the orchestrator.
@@ -204,12 +204,12 @@ impl Deployment {
 
     /// Begins a second orchestrator, on a port of its own.
     pub(crate) fn launch_second(&self) -> Orchestrator {
-        self.launch_with("ORCH_PORT", &(self.fleet.home.ports.first() + 1).to_string())
+        self.launch_with("ORCH_PORT", &(self.fleet.test_env.ports.first() + 1).to_string())
     }
 
     /// Begins an orchestrator by another command line, with the same variables.
-    pub(crate) fn launch_by(&self, line: &[&str]) -> Orchestrator {
-        let program = self.fleet.home.run_program(line, &self.fleet.variables);
+    pub(crate) fn launch_program(&self, line: &[&str]) -> Orchestrator {
+        let program = self.fleet.test_env.run_program(line, &self.fleet.variables);
         let base = format!("http://127.0.0.1:{}", self.fleet.variables["ORCH_PORT"]);
         Orchestrator { program, base, admin_key: self.admin_key.clone() }
     }
@@ -218,7 +218,7 @@ impl Deployment {
     pub(crate) fn launch_with(&self, name: &str, value: &str) -> Orchestrator {
         let mut variables = self.fleet.variables.clone();
         variables.insert(name.to_owned(), value.to_owned());
-        let program = self.fleet.home.run(&["orchestrator"], &variables);
+        let program = self.fleet.test_env.run(&["orchestrator"], &variables);
         let base = format!("http://127.0.0.1:{}", variables["ORCH_PORT"]);
         Orchestrator { program, base, admin_key: self.admin_key.clone() }
     }
@@ -226,7 +226,7 @@ impl Deployment {
     /// Starts the orchestrator and waits until it is ready.
     pub(crate) async fn start(&self) -> Orchestrator {
         let mut orchestrator = self.launch();
-        orchestrator.is_ready().await;
+        orchestrator.wait_ready().await;
         orchestrator
     }
 
@@ -239,13 +239,13 @@ impl Deployment {
 
     /// Kills an orchestrator and starts another one.
     pub(crate) async fn kill_and_start(&self, orchestrator: Orchestrator) -> Orchestrator {
-        assert_eq!(orchestrator.end(Signal::KILL).await.code, None);
+        assert_eq!(orchestrator.signal_and_wait(Signal::KILL).await.code, None);
         self.start().await
     }
 
     /// The process of an engine, if it runs; that of a container is the engine's, not the one that passes signals on.
     pub(crate) fn process_of(&self, engine: &Engine) -> Option<Pid> {
-        let found = match self.parts.docker {
+        let found = match self.resources.docker {
             Some(_) => docker::processes_with_data_of(&engine.id),
             None => processes::engines_in_folder(&self.fleet.engine_folder(&engine.id)),
         };
@@ -255,42 +255,43 @@ impl Deployment {
 
     /// The container of an engine, running or not.
     pub(crate) async fn container_of(&self, engine: &Engine) -> Option<String> {
-        self.daemon().container_of(&engine.id).await
+        self.docker_daemon().container_of(&engine.id).await
     }
 
     /// The containers in the deployment's network, running or not.
     pub(crate) async fn containers(&self) -> Vec<String> {
-        self.daemon().containers(&format!("network={}", self.network())).await
+        self.docker_daemon().containers(&format!("network={}", self.network())).await
     }
 
     /// Kills an engine behind the orchestrator's back.
     #[track_caller]
     pub(crate) fn kill_engine(&self, engine: &Engine) -> Pid {
         let process = self.process_of(engine).expect("the engine runs");
-        let docker = self.parts.docker.as_ref().map(|(docker, _)| docker);
+        let docker = self.resources.docker.as_ref().map(|(docker, _)| docker);
         let filter = format!("label=roundhouse.engine={}", engine.id);
-        let container = docker.and_then(|docker| docker.call(&["ps", "--quiet", "--filter", &filter]).ok());
+        let container =
+            docker.and_then(|docker| docker.run_blocking(&["ps", "--quiet", "--filter", &filter]).ok());
         processes::kill(process);
         if let (Some(docker), Some(container)) = (docker, container) {
             // The daemon takes a moment to see it; a container that is gone already was seen to end.
-            let _ = docker.call(&["wait", &container]);
+            let _ = docker.run_blocking(&["wait", &container]);
         }
         process
     }
 }
 
-impl Drop for Parts {
+impl Drop for Resources {
     /// Ends what might make more of what the parts hold; then they go.
     fn drop(&mut self) {
-        processes::sweep(self.folder.as_os_str());
+        processes::kill_all_mentioning(self.folder.as_os_str());
     }
 }
 
 impl Orchestrator {
     /// Waits until it says that it is well.
-    pub(crate) async fn is_ready(&mut self) {
+    pub(crate) async fn wait_ready(&mut self) {
         eventually("the orchestrator is ready", async || {
-            assert!(self.program.runs(), "the orchestrator ended: {}", self.program.output());
+            assert!(self.program.is_running(), "the orchestrator ended: {}", self.program.output());
             let answer = client().get(format!("{}/health", self.base)).send().await;
             answer.is_ok_and(|answer| answer.status() == 200).then_some(())
         })
@@ -303,8 +304,8 @@ impl Orchestrator {
     }
 
     /// Ends it with a signal.
-    pub(crate) async fn end(self, signal: Signal) -> Ended {
-        self.program.end(signal).await
+    pub(crate) async fn signal_and_wait(self, signal: Signal) -> ProgramExit {
+        self.program.signal_and_wait(signal).await
     }
 }
 
@@ -313,31 +314,31 @@ impl Product {
     pub(crate) async fn register(base: &str, admin_key: &str, slug: &str, policy: Value) -> Self {
         let body = json!({"slug": slug, "display_name": slug, "policy": policy});
         let request = client().post(format!("{base}/products/register"));
-        let answer = ask(request.header("x-admin-key", admin_key).json(&body)).await;
-        let registered = answer.ok(super::form::REGISTERED);
+        let answer = send(request.header("x-admin-key", admin_key).json(&body)).await;
+        let registered = answer.assert_ok(super::schema::REGISTERED);
         Self::new(base, registered["platform_api_key"].as_str().unwrap())
     }
 
     /// An admit that neither makes nor wakes an engine.
-    pub(crate) async fn admit_as_it_is(&self, user: &str) -> Answer {
-        self.call(Method::POST, &format!("/engines/{}/admit", segment(user)), None).await
+    pub(crate) async fn admit_existing(&self, user: &str) -> HttpResponse {
+        self.call(Method::POST, &format!("/engines/{}/admit", path_segment(user)), None).await
     }
 
     /// An admit that neither makes nor wakes an engine and is denied; why.
-    pub(crate) async fn denied(&self, user: &str) -> String {
-        let denied = self.admit_as_it_is(user).await.ok("admitted:bool engine:null reason:text");
+    pub(crate) async fn denial_reason(&self, user: &str) -> String {
+        let denied = self.admit_existing(user).await.assert_ok("admitted:bool engine:null reason:text");
         assert_eq!(denied["admitted"], false, "{denied}");
         denied["reason"].as_str().unwrap().to_owned()
     }
 
-    pub(crate) async fn rotate(&self, user: &str) -> Answer {
-        self.call(Method::POST, &format!("/engines/{}/rotate-key", segment(user)), None).await
+    pub(crate) async fn rotate_key(&self, user: &str) -> HttpResponse {
+        self.call(Method::POST, &format!("/engines/{}/rotate-key", path_segment(user)), None).await
     }
 
     /// The ledger's rows of an event, oldest first: their users and details.
-    pub(crate) async fn audit(&self, event: &str) -> Vec<(String, Value)> {
+    pub(crate) async fn audit_rows(&self, event: &str) -> Vec<(String, Value)> {
         let path = format!("/audit?limit=1000&event={event}");
-        let rows = self.call(Method::GET, &path, None).await.ok("rows:array");
+        let rows = self.call(Method::GET, &path, None).await.assert_ok("rows:array");
         let rows = rows["rows"].as_array().unwrap().iter().rev().map(|row| {
             assert_fields(row, AUDIT_ROW);
             assert_eq!(row["event"], event, "{row}");
@@ -347,7 +348,7 @@ impl Product {
     }
 
     /// Waits until a user's engine is in a state.
-    pub(crate) async fn becomes(&self, user: &str, status: &str) {
+    pub(crate) async fn wait_for_status(&self, user: &str, status: &str) {
         eventually(&format!("the engine is {status}"), async || {
             (self.status(user).await == status).then_some(())
         })
@@ -356,8 +357,8 @@ impl Product {
 
     /// Why an engine is as it is, and what comes next.
     pub(crate) async fn explain(&self, user: &str) -> Value {
-        let answer = self.call(Method::GET, &format!("/engines/{}/explain", segment(user)), None).await;
-        let explanation = answer.ok(EXPLANATION);
+        let answer = self.call(Method::GET, &format!("/engines/{}/explain", path_segment(user)), None).await;
+        let explanation = answer.assert_ok(EXPLANATION);
         assert_fields(&explanation["last_transition"], LAST_TRANSITION);
         if !explanation["next_action"].is_null() {
             assert_fields(&explanation["next_action"], NEXT_ACTION);
@@ -369,8 +370,8 @@ impl Product {
     }
 
     /// The path of a call that is passed on to a user's engine.
-    pub(crate) fn proxied(user: &str, path: &str) -> String {
-        format!("/engines/{}/proxy{path}", segment(user))
+    pub(crate) fn proxy_path(user: &str, path: &str) -> String {
+        format!("/engines/{}/proxy{path}", path_segment(user))
     }
 }
 

@@ -38,7 +38,7 @@ impl Disk {
     }
 
     /// Gives it back.
-    pub(crate) fn empty(&self) {
+    pub(crate) fn free_space(&self) {
         fs::remove_file(self.0.join("filler")).unwrap();
     }
 }

@@ -9,31 +9,31 @@ use tokio::net::UdpSocket;
 use tokio::task::AbortHandle;
 
 /// The types of a record with an IPv4 address, and with one of IPv6.
-const A: u16 = 1;
-const AAAA: u16 = 28;
+const TYPE_A: u16 = 1;
+const TYPE_AAAA: u16 = 28;
 
 /// Names, each with its addresses: those of the first answer, of the second one, and so on. The last ones stay.
-type Names = HashMap<String, Vec<Vec<IpAddr>>>;
+type NameTable = HashMap<String, Vec<Vec<IpAddr>>>;
 
 /// It answers while it lives.
 #[derive(Debug)]
 pub(crate) struct NameServer {
-    asked: Arc<Mutex<HashMap<(String, u16), usize>>>,
+    query_counts: Arc<Mutex<HashMap<(String, u16), usize>>>,
     task: AbortHandle,
 }
 
 impl NameServer {
     /// Answers at an address.
-    pub(crate) async fn at(address: SocketAddr, names: &[(&str, &[&[&str]])]) -> io::Result<Self> {
+    pub(crate) async fn bind(address: SocketAddr, names: &[(&str, &[&[&str]])]) -> io::Result<Self> {
         let socket = UdpSocket::bind(address).await?;
-        let names: Names =
-            names.iter().map(|(name, answers)| ((*name).to_owned(), parsed(answers))).collect();
+        let names: NameTable =
+            names.iter().map(|(name, answers)| ((*name).to_owned(), parse_addresses(answers))).collect();
         let asked = Arc::new(Mutex::new(HashMap::new()));
         let counted = Arc::clone(&asked);
         let task = tokio::spawn(async move {
             let mut buffer = [0; 512];
             while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
-                let Some(question) = Question::of(&buffer[..length]) else { continue };
+                let Some(question) = Question::parse(&buffer[..length]) else { continue };
                 let before = {
                     let mut counted = counted.lock().unwrap();
                     let times: &mut usize =
@@ -45,15 +45,15 @@ impl NameServer {
                     .get(&question.name)
                     .map(|answers| answers.get(before).or(answers.last()).cloned().unwrap_or_default());
                 // Who has gone hears nothing.
-                let _ = socket.send_to(&question.answered(addresses), from).await;
+                let _ = socket.send_to(&question.encode_answer(addresses), from).await;
             }
         });
-        Ok(Self { asked, task: task.abort_handle() })
+        Ok(Self { query_counts: asked, task: task.abort_handle() })
     }
 
     /// How often it was asked for a name's IPv4 addresses.
-    pub(crate) fn asked(&self, name: &str) -> usize {
-        self.asked.lock().unwrap().get(&(name.to_owned(), A)).copied().unwrap_or_default()
+    pub(crate) fn query_count(&self, name: &str) -> usize {
+        self.query_counts.lock().unwrap().get(&(name.to_owned(), TYPE_A)).copied().unwrap_or_default()
     }
 }
 
@@ -63,7 +63,7 @@ impl Drop for NameServer {
     }
 }
 
-fn parsed(answers: &[&[&str]]) -> Vec<Vec<IpAddr>> {
+fn parse_addresses(answers: &[&[&str]]) -> Vec<Vec<IpAddr>> {
     answers.iter().map(|answer| answer.iter().map(|address| address.parse().unwrap()).collect()).collect()
 }
 
@@ -78,7 +78,7 @@ struct Question {
 
 impl Question {
     /// The first question of a message.
-    fn of(message: &[u8]) -> Option<Self> {
+    fn parse(message: &[u8]) -> Option<Self> {
         let (id, mut at, mut labels) = (message.get(..2)?.try_into().ok()?, 12, Vec::new());
         loop {
             let length = usize::from(*message.get(at)?);
@@ -94,14 +94,14 @@ impl Question {
     }
 
     /// The answer: those addresses that are of the type that is asked for, or that there is no such name.
-    fn answered(&self, addresses: Option<Vec<IpAddr>>) -> Vec<u8> {
+    fn encode_answer(&self, addresses: Option<Vec<IpAddr>>) -> Vec<u8> {
         let code = if addresses.is_some() { 0 } else { 3 };
         let records: Vec<Vec<u8>> = addresses
             .unwrap_or_default()
             .into_iter()
             .filter_map(|address| match (address, self.kind) {
-                (IpAddr::V4(address), A) => Some(address.octets().to_vec()),
-                (IpAddr::V6(address), AAAA) => Some(address.octets().to_vec()),
+                (IpAddr::V4(address), TYPE_A) => Some(address.octets().to_vec()),
+                (IpAddr::V6(address), TYPE_AAAA) => Some(address.octets().to_vec()),
                 _ => None,
             })
             .collect();

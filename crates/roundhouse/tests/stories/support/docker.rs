@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use reqwest::Client;
 use serde_json::Value;
 
-use super::{in_time, skip};
+use super::{skip, with_deadline};
 
 /// The daemon of this machine.
-pub(crate) const SOCKET: &str = "/var/run/docker.sock";
+pub(crate) const LOCAL_SOCKET: &str = "/var/run/docker.sock";
 
 /// A call of the client that takes longer has failed.
-const CALL_SECONDS: &str = "120";
+const CLIENT_TIMEOUT_S: &str = "120";
 
 /// The names of networks that stories made begin so; the id of the process that runs them follows.
-const NETWORKS: &str = "roundhouse-e2e-";
+const NETWORK_NAME_PREFIX: &str = "roundhouse-e2e-";
 
 /// A daemon.
 #[derive(Clone, Debug)]
@@ -29,18 +29,18 @@ pub(crate) struct Docker {
 
 /// A network for one deployment. At its end it goes, and every container in it.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct DockerNetwork {
     docker: Docker,
     pub(crate) name: String,
 }
 
 impl Docker {
     /// The daemon of this machine; none, with a reason that is said, where it has none.
-    pub(crate) fn of_this_machine() -> Option<Self> {
+    pub(crate) fn local() -> Option<Self> {
         static FOUND: OnceLock<Result<(), String>> = OnceLock::new();
-        let this = Self::at(Path::new(SOCKET));
+        let this = Self::from_socket(Path::new(LOCAL_SOCKET));
         let found = FOUND.get_or_init(|| {
-            this.call(&["version", "--format", "{{.Server.Version}}"])?;
+            this.run_blocking(&["version", "--format", "{{.Server.Version}}"])?;
             this.remove_leftovers();
             Ok(())
         });
@@ -54,7 +54,7 @@ impl Docker {
     }
 
     /// The daemon that listens on this socket.
-    pub(crate) fn at(socket: &Path) -> Self {
+    pub(crate) fn from_socket(socket: &Path) -> Self {
         Self { socket: socket.to_owned() }
     }
 
@@ -63,13 +63,13 @@ impl Docker {
     }
 
     /// Calls the client; gives what it said.
-    pub(crate) fn call(&self, arguments: &[&str]) -> Result<String, String> {
-        said(self.command().args(arguments).output())
+    pub(crate) fn run_blocking(&self, arguments: &[&str]) -> Result<String, String> {
+        command_output(self.command().args(arguments).output())
     }
 
     /// Calls the client without holding up what else the story does.
     pub(crate) async fn try_run(&self, arguments: &[&str]) -> Result<String, String> {
-        said(tokio::process::Command::from(self.command()).args(arguments).output().await)
+        command_output(tokio::process::Command::from(self.command()).args(arguments).output().await)
     }
 
     /// Calls the client, which must succeed.
@@ -104,22 +104,22 @@ impl Docker {
     }
 
     /// What a line of shell says inside a container, run as the engine's user.
-    pub(crate) async fn inside(&self, container: &str, line: &str) -> String {
+    pub(crate) async fn exec_shell(&self, container: &str, line: &str) -> String {
         self.run(&["exec", container, "sh", "-c", line]).await
     }
 
     /// Asks the daemon itself, past the client; gives the status and the answer.
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+    pub(crate) async fn api_post(&self, path: &str, body: &Value) -> (u16, Value) {
         let client = Client::builder().unix_socket(self.socket.clone()).build().unwrap();
         let request = client.post(format!("http://docker/v1.41{path}")).json(body);
-        let answer = in_time(path, request.send()).await.unwrap();
+        let answer = with_deadline(path, request.send()).await.unwrap();
         (answer.status().as_u16(), answer.json().await.unwrap_or_default())
     }
 
     /// The address of this machine in the network that every daemon has: how a container reaches it.
     pub(crate) fn host_address(&self) -> String {
         let format = "{{with index .IPAM.Config 0}}{{.Gateway}} {{.Subnet}}{{end}}";
-        let told = self.call(&["network", "inspect", "bridge", "--format", format]);
+        let told = self.run_blocking(&["network", "inspect", "bridge", "--format", format]);
         let told = told.unwrap_or_else(|why| panic!("no network `bridge`: {why}"));
         if let Some((gateway, _)) = told.split_once(' ') {
             return gateway.to_owned();
@@ -131,16 +131,16 @@ impl Docker {
 
     fn command(&self) -> Command {
         let mut command = Command::new("timeout");
-        command.args([CALL_SECONDS, "docker", "--host", &format!("unix://{}", self.socket.display())]);
+        command.args([CLIENT_TIMEOUT_S, "docker", "--host", &format!("unix://{}", self.socket.display())]);
         command
     }
 
     /// Removes what runs of these stories left that were killed.
     fn remove_leftovers(&self) {
-        let filter = format!("name=^{NETWORKS}");
-        let names = self.call(&["network", "ls", "--filter", &filter, "--format", "{{.Name}}"]);
+        let filter = format!("name=^{NETWORK_NAME_PREFIX}");
+        let names = self.run_blocking(&["network", "ls", "--filter", &filter, "--format", "{{.Name}}"]);
         for name in names.unwrap_or_default().lines() {
-            let process = name.trim_start_matches(NETWORKS).split('-').next().unwrap_or_default();
+            let process = name.trim_start_matches(NETWORK_NAME_PREFIX).split('-').next().unwrap_or_default();
             if !Path::new("/proc").join(process).exists() {
                 remove_network(self, name);
             }
@@ -148,16 +148,16 @@ impl Docker {
     }
 }
 
-impl Network {
+impl DockerNetwork {
     /// A name that no other network has. Who makes the network, the story or the orchestrator, is left open.
     pub(crate) fn new(docker: &Docker) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Self { docker: docker.clone(), name: format!("{NETWORKS}{}-{number}", std::process::id()) }
+        Self { docker: docker.clone(), name: format!("{NETWORK_NAME_PREFIX}{}-{number}", std::process::id()) }
     }
 }
 
-impl Drop for Network {
+impl Drop for DockerNetwork {
     fn drop(&mut self) {
         remove_network(&self.docker, &self.name);
     }
@@ -166,16 +166,17 @@ impl Drop for Network {
 /// Removes a network and all that is in it, as far as the daemon answers.
 fn remove_network(docker: &Docker, name: &str) {
     let filter = format!("network={name}");
-    let containers =
-        docker.call(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &filter]).unwrap_or_default();
+    let containers = docker
+        .run_blocking(&["ps", "--all", "--quiet", "--no-trunc", "--filter", &filter])
+        .unwrap_or_default();
     let containers: Vec<&str> = containers.lines().collect();
     if !containers.is_empty() {
-        let _ = docker.call(&[&["rm", "--force", "--volumes"], containers.as_slice()].concat());
+        let _ = docker.run_blocking(&[&["rm", "--force", "--volumes"], containers.as_slice()].concat());
     }
-    let _ = docker.call(&["network", "rm", name]);
+    let _ = docker.run_blocking(&["network", "rm", name]);
 }
 
-fn said(output: std::io::Result<Output>) -> Result<String, String> {
+fn command_output(output: std::io::Result<Output>) -> Result<String, String> {
     let output = output.map_err(|error| format!("it cannot be called: {error}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
@@ -185,15 +186,15 @@ fn said(output: std::io::Result<Output>) -> Result<String, String> {
 /// only passes signals on.
 pub(crate) fn processes_with_data_of(engine_id: &str) -> Vec<rustix::process::Pid> {
     let folder = format!("/{engine_id} /data ");
-    let is_inside = |process: &Path| {
+    let allows_private = |process: &Path| {
         let mounts = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
         let status = fs::read_to_string(process.join("status")).unwrap_or_default();
         let number = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
         let is_first = number.and_then(|numbers| numbers.split_whitespace().last()) == Some("1");
         mounts.contains(&folder) && !is_first
     };
-    super::processes::mentioning("SQLITE_DB_PATH=/data/brain.sqlite".as_ref())
+    super::processes::with_environment_text("SQLITE_DB_PATH=/data/brain.sqlite".as_ref())
         .into_iter()
-        .filter(|pid| is_inside(&Path::new("/proc").join(pid.as_raw_nonzero().to_string())))
+        .filter(|pid| allows_private(&Path::new("/proc").join(pid.as_raw_nonzero().to_string())))
         .collect()
 }

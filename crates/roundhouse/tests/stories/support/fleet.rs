@@ -10,21 +10,21 @@ use rusqlite::{Connection, OpenFlags};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
-use super::form::ENGINE_RECORD;
-use super::http::{ask, client, segment};
-use super::{Answer, Ended, EventStream, Home, Program, assert_fields, eventually, processes};
+use super::http::{client, path_segment, send};
+use super::schema::ENGINE_RECORD;
+use super::{EventStream, HttpResponse, Program, ProgramExit, TestEnv, assert_fields, eventually, processes};
 
 /// The folder of one deployment and what `up` is configured with.
 #[derive(Debug)]
 pub(crate) struct Fleet {
-    pub(crate) home: Home,
+    pub(crate) test_env: TestEnv,
     pub(crate) variables: BTreeMap<String, String>,
     folder: PathBuf,
 }
 
 /// A running `roundhouse up`.
 #[derive(Debug)]
-pub(crate) struct Up {
+pub(crate) struct RunningUp {
     pub(crate) program: Program,
     /// The orchestrator's address.
     pub(crate) base: String,
@@ -62,44 +62,41 @@ impl Fleet {
 
     /// A deployment whose folder has this name.
     pub(crate) fn in_folder(name: impl AsRef<OsStr>) -> Self {
-        let home = Home::new();
+        let home = TestEnv::new();
         let folder = home.path().join(Path::new(name.as_ref()));
         let variables = BTreeMap::from([
             ("ORCH_PORT".to_owned(), "0".to_owned()),
             ("ORCH_PORT_MIN".to_owned(), home.ports.first().to_string()),
             ("ORCH_PORT_MAX".to_owned(), home.ports.last().to_string()),
         ]);
-        Self { home, variables, folder }
+        Self { test_env: home, variables, folder }
     }
 
     /// Sets a variable of `up`.
-    pub(crate) fn with(mut self, name: &str, value: impl Into<String>) -> Self {
+    pub(crate) fn with_env(mut self, name: &str, value: impl Into<String>) -> Self {
         self.variables.insert(name.to_owned(), value.into());
         self
     }
 
     /// A script for the `scripted` provider.
     pub(crate) fn with_script(self, script: &str) -> Self {
-        let file = self.home.path().join("script.yaml");
+        let file = self.test_env.path().join("script.yaml");
         fs::write(&file, script).unwrap();
-        self.with("LLM_PROVIDER", "scripted").with("LLM_SCRIPT_PATH", file.to_str().unwrap())
+        self.with_env("LLM_PROVIDER", "scripted").with_env("LLM_SCRIPT_PATH", file.to_str().unwrap())
     }
 
     /// Lets the engines talk to the strict provider in Anthropic's words, where nothing is planned unless a story says
     /// so: the catalog has nobody to hand work to.
-    pub(crate) fn with_provider(self, provider: &strict_provider::StrictProvider) -> Self {
+    pub(crate) fn with_provider(self, provider: &strict_provider::MockProvider) -> Self {
         write_soul(&self.folder.join("catalog"));
         self.with_provider_and_shipped_catalog(provider)
     }
 
     /// Lets the engines talk to the strict provider in Anthropic's words, with the catalog that ships.
-    pub(crate) fn with_provider_and_shipped_catalog(
-        self,
-        provider: &strict_provider::StrictProvider,
-    ) -> Self {
-        self.with("LLM_PROVIDER", "anthropic")
-            .with("LLM_BASE_URL", provider.base_url())
-            .with("LLM_API_KEY", "provider-key")
+    pub(crate) fn with_provider_and_shipped_catalog(self, provider: &strict_provider::MockProvider) -> Self {
+        self.with_env("LLM_PROVIDER", "anthropic")
+            .with_env("LLM_BASE_URL", provider.base_url())
+            .with_env("LLM_API_KEY", "provider-key")
     }
 
     /// The deployment's folder.
@@ -109,35 +106,35 @@ impl Fleet {
 
     /// Begins `roundhouse up`.
     pub(crate) fn launch(&self) -> Program {
-        self.home.run(&["up", "--dir", self.folder.to_str().unwrap()], &self.variables)
+        self.test_env.run(&["up", "--dir", self.folder.to_str().unwrap()], &self.variables)
     }
 
     /// Starts `roundhouse up` and waits until it is ready. A 503 while it starts is retried, as the contract
     /// has clients do.
-    pub(crate) async fn up(&self) -> Up {
-        let up = self.up_by_its_own_word().await;
+    pub(crate) async fn start_up(&self) -> RunningUp {
+        let up = self.start_up_by_output().await;
         eventually("the orchestrator is ready", async || {
-            (ask(client().get(format!("{}/health", up.base))).await.status == 200).then_some(())
+            (send(client().get(format!("{}/health", up.base))).await.status == 200).then_some(())
         })
         .await;
         up
     }
 
     /// Starts `roundhouse up` and waits until it says that it is up, not a moment longer.
-    pub(crate) async fn up_by_its_own_word(&self) -> Up {
+    pub(crate) async fn start_up_by_output(&self) -> RunningUp {
         let mut program = self.launch();
-        match program.says("Ctrl-C").await {
+        match program.wait_for_output("Ctrl-C").await {
             Ok(_) => {}
             Err(ended) => panic!("up ended with {:?}: {}", ended.code, ended.output),
         }
         let folder = self.folder.clone();
         let base = fs::read_to_string(folder.join("address")).unwrap().trim().to_owned();
-        Up { program, base, folder }
+        RunningUp { program, base, folder }
     }
 
     /// Starts a `roundhouse up` that cannot work and waits for its end.
-    pub(crate) async fn failing_up(&self) -> Ended {
-        self.launch().ended().await
+    pub(crate) async fn run_failing_up(&self) -> ProgramExit {
+        self.launch().wait().await
     }
 
     /// The engines that run.
@@ -159,7 +156,7 @@ impl Fleet {
     }
 
     /// The ledger's rows of an event, oldest first: their users and details.
-    pub(crate) fn audit(&self, event: &str) -> Vec<(String, Value)> {
+    pub(crate) fn audit_rows(&self, event: &str) -> Vec<(String, Value)> {
         let mode = OpenFlags::SQLITE_OPEN_READ_ONLY;
         let registry = Connection::open_with_flags(self.folder.join("registry.sqlite"), mode).unwrap();
         let query = "SELECT user_id, detail FROM audit_log WHERE event = ?1 ORDER BY product_id, id";
@@ -171,7 +168,7 @@ impl Fleet {
     }
 }
 
-impl Up {
+impl RunningUp {
     /// The product that `up` makes.
     pub(crate) fn product(&self) -> Product {
         Product::new(&self.base, &self.read("platform.key"))
@@ -187,8 +184,8 @@ impl Up {
     }
 
     /// Ends it with a signal.
-    pub(crate) async fn end(self, signal: Signal) -> Ended {
-        self.program.end(signal).await
+    pub(crate) async fn signal_and_wait(self, signal: Signal) -> ProgramExit {
+        self.program.signal_and_wait(signal).await
     }
 
     fn read(&self, file: &str) -> String {
@@ -207,50 +204,52 @@ impl Product {
     }
 
     /// Calls `path` with the product's key.
-    pub(crate) async fn call(&self, method: Method, path: &str, body: Option<Value>) -> Answer {
+    pub(crate) async fn call(&self, method: Method, path: &str, body: Option<Value>) -> HttpResponse {
         let request = self.request(method, path);
-        ask(match body {
+        send(match body {
             Some(body) => request.json(&body),
             None => request,
         })
         .await
     }
 
-    pub(crate) async fn provision(&self, user: &str) -> Answer {
+    pub(crate) async fn provision(&self, user: &str) -> HttpResponse {
         self.call(Method::POST, "/engines/provision", Some(json!({"user_id": user}))).await
     }
 
-    pub(crate) async fn admit(&self, user: &str) -> Answer {
+    pub(crate) async fn admit(&self, user: &str) -> HttpResponse {
         let body = json!({"auto_provision": true, "auto_wake": true});
-        self.call(Method::POST, &format!("/engines/{}/admit", segment(user)), Some(body)).await
+        self.call(Method::POST, &format!("/engines/{}/admit", path_segment(user)), Some(body)).await
     }
 
-    pub(crate) async fn start(&self, user: &str) -> Answer {
-        self.call(Method::POST, &format!("/engines/{}/start", segment(user)), None).await
+    pub(crate) async fn start(&self, user: &str) -> HttpResponse {
+        self.call(Method::POST, &format!("/engines/{}/start", path_segment(user)), None).await
     }
 
-    pub(crate) async fn stop(&self, user: &str) -> Answer {
-        self.call(Method::POST, &format!("/engines/{}/stop", segment(user)), None).await
+    pub(crate) async fn stop(&self, user: &str) -> HttpResponse {
+        self.call(Method::POST, &format!("/engines/{}/stop", path_segment(user)), None).await
     }
 
-    pub(crate) async fn delete(&self, user: &str) -> Answer {
-        self.call(Method::DELETE, &format!("/engines/{}", segment(user)), None).await
+    pub(crate) async fn delete(&self, user: &str) -> HttpResponse {
+        self.call(Method::DELETE, &format!("/engines/{}", path_segment(user)), None).await
     }
 
-    pub(crate) async fn get(&self, user: &str) -> Answer {
-        self.call(Method::GET, &format!("/engines/{}", segment(user)), None).await
+    pub(crate) async fn get(&self, user: &str) -> HttpResponse {
+        self.call(Method::GET, &format!("/engines/{}", path_segment(user)), None).await
     }
 
     /// The listing: the engines and their total.
     pub(crate) async fn list(&self, query: &str) -> (Vec<Value>, u64) {
-        let list =
-            self.call(Method::GET, &format!("/engines{query}"), None).await.ok("engines:array total:int");
+        let list = self
+            .call(Method::GET, &format!("/engines{query}"), None)
+            .await
+            .assert_ok("engines:array total:int");
         (list["engines"].as_array().unwrap().clone(), list["total"].as_u64().unwrap())
     }
 
     /// A user's engine, made or woken if need be.
     pub(crate) async fn engine(&self, user: &str) -> Engine {
-        let admission = self.admit(user).await.ok("admitted:bool engine:object");
+        let admission = self.admit(user).await.assert_ok("admitted:bool engine:object");
         assert_eq!(admission["admitted"], true, "{admission}");
         assert_fields(&admission["engine"], ENGINE_RECORD);
         Engine::new(&admission["engine"])
@@ -258,7 +257,7 @@ impl Product {
 
     /// The status of a user's engine.
     pub(crate) async fn status(&self, user: &str) -> String {
-        self.get(user).await.ok(ENGINE_RECORD)["status"].as_str().unwrap().to_owned()
+        self.get(user).await.assert_ok(ENGINE_RECORD)["status"].as_str().unwrap().to_owned()
     }
 }
 
@@ -291,14 +290,14 @@ impl Engine {
 
     /// Reads a task's events after `after`.
     pub(crate) async fn replay(&self, task: &str, after: i64) -> EventStream {
-        let path = format!("/execute/replay?task_id={}&after={after}", segment(task));
+        let path = format!("/execute/replay?task_id={}&after={after}", path_segment(task));
         EventStream::open(self.request(Method::GET, &path)).await
     }
 
     /// `GET /health`.
     pub(crate) async fn health(&self) -> Value {
-        let health = ask(self.http.get(format!("{}/health", self.url))).await;
-        let health = health.ok("status:text uptime_seconds:number subsystems:object");
+        let health = send(self.http.get(format!("{}/health", self.url))).await;
+        let health = health.assert_ok("status:text uptime_seconds:number subsystems:object");
         assert_fields(&health["subsystems"], "database:text llm_provider:text asset_directory:text");
         health
     }

@@ -9,17 +9,17 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::{assert_fields, in_time};
+use super::{assert_fields, with_deadline};
 
 /// An answer, read to its end.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     /// The JSON of the body; null if it is none.
     pub(crate) body: Value,
     /// What was asked, for messages.
-    asked: String,
+    request: String,
 }
 
 /// The tests' client. It keeps no connection open: one would live in the runtime of the test that opened it.
@@ -30,24 +30,24 @@ pub(crate) fn client() -> Client {
 }
 
 /// Sends a request and reads the answer.
-pub(crate) async fn ask(request: RequestBuilder) -> Answer {
+pub(crate) async fn send(request: RequestBuilder) -> HttpResponse {
     let (client, request) = request.build_split();
     let request = request.unwrap();
     let asked = format!("{} {}", request.method(), request.url());
     let response =
-        in_time(&asked, client.execute(request)).await.unwrap_or_else(|e| panic!("{asked}: {e:?}"));
+        with_deadline(&asked, client.execute(request)).await.unwrap_or_else(|e| panic!("{asked}: {e:?}"));
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    let body = in_time(&asked, response.bytes()).await.unwrap();
-    Answer { status, headers, body: serde_json::from_slice(&body).unwrap_or_default(), asked }
+    let body = with_deadline(&asked, response.bytes()).await.unwrap();
+    HttpResponse { status, headers, body: serde_json::from_slice(&body).unwrap_or_default(), request: asked }
 }
 
 /// Sends a request exactly as given. `head` is the request line without its version.
-pub(crate) async fn ask_raw(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+pub(crate) async fn send_raw(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> HttpResponse {
     let asked = format!("{head} {headers:?}");
-    in_time(&asked, exchange(base, head, headers, body)).await
+    with_deadline(&asked, exchange(base, head, headers, body)).await
 }
 
-async fn exchange(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
+async fn exchange(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8]) -> HttpResponse {
     let address = base.strip_prefix("http://").unwrap();
     let mut request = format!("{head} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
     for (name, value) in headers {
@@ -64,10 +64,10 @@ async fn exchange(base: &str, head: &str, headers: &[(&str, &str)], body: &[u8])
     let mut answer = Vec::new();
     let _ = reader.read_to_end(&mut answer).await;
     writing.abort();
-    parse(head, &answer)
+    parse_response(head, &answer)
 }
 
-fn parse(asked: &str, answer: &[u8]) -> Answer {
+fn parse_response(asked: &str, answer: &[u8]) -> HttpResponse {
     let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
     let end = end.unwrap_or_else(|| panic!("{asked}: no answer but {:?}", String::from_utf8_lossy(answer)));
     let head = std::str::from_utf8(&answer[..end]).unwrap();
@@ -79,10 +79,10 @@ fn parse(asked: &str, answer: &[u8]) -> Answer {
         headers.append(name.parse::<reqwest::header::HeaderName>().unwrap(), value.parse().unwrap());
     }
     let body = serde_json::from_slice(&answer[end + 4..]).unwrap_or_default();
-    Answer { status, headers, body, asked: asked.to_owned() }
+    HttpResponse { status, headers, body, request: asked.to_owned() }
 }
 
-impl Answer {
+impl HttpResponse {
     /// A header's value.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().unwrap())
@@ -90,41 +90,41 @@ impl Answer {
 
     /// Asserts success with exactly `fields` and gives the body.
     #[track_caller]
-    pub(crate) fn ok(self, fields: &str) -> Value {
-        assert_eq!(self.status, 200, "{}: {}", self.asked, self.body);
-        assert!(self.header("x-request-id").is_some(), "{}: no X-Request-Id", self.asked);
+    pub(crate) fn assert_ok(self, fields: &str) -> Value {
+        assert_eq!(self.status, 200, "{}: {}", self.request, self.body);
+        assert!(self.header("x-request-id").is_some(), "{}: no X-Request-Id", self.request);
         assert_fields(&self.body, fields);
         self.body
     }
 
     /// Asserts a refusal in the flat form of `/rpc` with this status and code, and gives the message.
     #[track_caller]
-    pub(crate) fn refused_flat(&self, status: u16, code: &str) -> &str {
+    pub(crate) fn assert_flat_error(&self, status: u16, code: &str) -> &str {
         let found = (self.status, self.body["error"].as_str());
-        assert_eq!(found, (status, Some(code)), "{}: {}", self.asked, self.body);
+        assert_eq!(found, (status, Some(code)), "{}: {}", self.request, self.body);
         assert_fields(&self.body, "error:text message:text");
-        assert!(self.header("x-request-id").is_some(), "{}: no X-Request-Id", self.asked);
+        assert!(self.header("x-request-id").is_some(), "{}: no X-Request-Id", self.request);
         let message = self.body["message"].as_str().unwrap();
-        assert!(!message.is_empty(), "{}: no message", self.asked);
+        assert!(!message.is_empty(), "{}: no message", self.request);
         message
     }
 
     /// Asserts a refusal in the envelope with this status and code, and gives the message.
     #[track_caller]
-    pub(crate) fn refused(&self, status: u16, code: &str) -> &str {
+    pub(crate) fn assert_error(&self, status: u16, code: &str) -> &str {
         let found = (self.status, self.body["error"]["code"].as_str());
-        assert_eq!(found, (status, Some(code)), "{}: {}", self.asked, self.body);
+        assert_eq!(found, (status, Some(code)), "{}: {}", self.request, self.body);
         assert_fields(&self.body, "error:object");
         assert_fields(&self.body["error"], "code:text message:text");
-        assert!(self.header("x-request-id").is_some(), "{}: no X-Request-Id", self.asked);
+        assert!(self.header("x-request-id").is_some(), "{}: no X-Request-Id", self.request);
         let message = self.body["error"]["message"].as_str().unwrap();
-        assert!(!message.is_empty(), "{}: no message", self.asked);
+        assert!(!message.is_empty(), "{}: no message", self.request);
         message
     }
 }
 
 /// `text` as one segment of a path, every byte of it that is not a letter or digit escaped.
-pub(crate) fn segment(text: &str) -> String {
+pub(crate) fn path_segment(text: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() {

@@ -12,11 +12,11 @@ use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
 use super::docker::Docker;
-use super::home::BINARY;
 use super::skip;
+use super::test_env::BINARY;
 
 /// What the image is built on.
-pub(crate) fn base() -> String {
+pub(crate) fn base_image() -> String {
     std::env::var("ROUNDHOUSE_TEST_BASE_IMAGE").unwrap_or_else(|_| "roundhouse-base:bookworm".to_owned())
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn reference(version: &str) -> String {
 }
 
 /// The image of this build, made once; none, with a reason that is said, where it cannot be.
-pub(crate) fn of_this_build(docker: &Docker) -> Option<String> {
+pub(crate) fn current_build(docker: &Docker) -> Option<String> {
     static BUILT: OnceLock<Result<String, String>> = OnceLock::new();
     match BUILT.get_or_init(|| build(docker)) {
         Ok(reference) => Some(reference.clone()),
@@ -44,8 +44,8 @@ pub(crate) fn of_this_build(docker: &Docker) -> Option<String> {
 }
 
 fn build(docker: &Docker) -> Result<String, String> {
-    let base_id = docker.call(&["image", "inspect", "--format", "{{.Id}}", &base()]);
-    let base_id = base_id.map_err(|why| format!("{}: {why}", base()))?;
+    let base_id = docker.run_blocking(&["image", "inspect", "--format", "{{.Id}}", &base_image()]);
+    let base_id = base_id.map_err(|why| format!("{}: {why}", base_image()))?;
     // Another run of the same stories may be at it.
     let lock = File::create(std::env::temp_dir().join(format!("roundhouse-test-{:016x}.lock", hash(BINARY))))
         .map_err(|error| error.to_string())?;
@@ -53,15 +53,15 @@ fn build(docker: &Docker) -> Result<String, String> {
     let reference = reference(env!("CARGO_PKG_VERSION"));
     let binary = fingerprint(&base_id);
     let label = "{{index .Config.Labels \"roundhouse.test.binary\"}}";
-    let before = docker.call(&["image", "inspect", "--format", label, &reference]);
+    let before = docker.run_blocking(&["image", "inspect", "--format", label, &reference]);
     if before.as_deref() == Ok(binary.as_str()) {
         return Ok(reference);
     }
-    let old = docker.call(&["image", "inspect", "--format", "{{.Id}}", &reference]);
+    let old = docker.run_blocking(&["image", "inspect", "--format", "{{.Id}}", &reference]);
     build_from(docker, Path::new(BINARY), &reference, &binary)?;
     if let Ok(old) = old {
         // It stays where a container of another run needs it.
-        let _ = docker.call(&["image", "rm", &old]);
+        let _ = docker.run_blocking(&["image", "rm", &old]);
     }
     Ok(reference)
 }
@@ -83,7 +83,7 @@ impl ProgramImage {
 impl Drop for ProgramImage {
     fn drop(&mut self) {
         // It may be that a container is just going.
-        let _ = self.docker.call(&["image", "rm", "--force", &self.reference]);
+        let _ = self.docker.run_blocking(&["image", "rm", "--force", &self.reference]);
     }
 }
 
@@ -96,11 +96,11 @@ fn build_from(docker: &Docker, program: &Path, reference: &str, binary: &str) ->
         fs::copy(program, &copy).map_err(|error| error.to_string())?;
     }
     let file = dockerfile();
-    let base = format!("BASE={}", base());
+    let base = format!("BASE={}", base_image());
     let label = format!("roundhouse.test.binary={binary}");
     let what = ["build", "--quiet", "--target", "engine", "--file", text(&file)];
     let with = ["--build-arg", &base, "--label", &label, "--tag", reference, text(context.path())];
-    docker.call(&[what.as_slice(), &with].concat()).map(drop)
+    docker.run_blocking(&[what.as_slice(), &with].concat()).map(drop)
 }
 
 fn dockerfile() -> PathBuf {

@@ -1,6 +1,5 @@
 //! What the stories share: a place to run the binary in, clients of both services, and the contract's forms.
 
-pub(crate) mod calls;
 pub(crate) mod cluster;
 pub(crate) mod combination;
 pub(crate) mod daemon;
@@ -8,45 +7,46 @@ pub(crate) mod deployment;
 pub(crate) mod disk;
 pub(crate) mod dns;
 pub(crate) mod docker;
+pub(crate) mod engine_calls;
+pub(crate) mod engine_fixture;
+pub(crate) mod fake_services;
 pub(crate) mod fleet;
-pub(crate) mod form;
-pub(crate) mod forward;
-pub(crate) mod home;
 pub(crate) mod http;
 pub(crate) mod image;
-pub(crate) mod lone_engine;
-pub(crate) mod memory;
-pub(crate) mod model;
-pub(crate) mod peer;
 pub(crate) mod peers;
 pub(crate) mod ports;
 pub(crate) mod postgres;
+pub(crate) mod process_memory;
 pub(crate) mod processes;
-pub(crate) mod programs;
-pub(crate) mod server;
+pub(crate) mod schema;
 pub(crate) mod sse;
-pub(crate) mod talk;
+pub(crate) mod standalone_engine;
+pub(crate) mod synthetic_export;
+pub(crate) mod tcp_forwarder;
+pub(crate) mod test_env;
+pub(crate) mod tool_programs;
 pub(crate) mod turn;
+pub(crate) mod web_server;
 
 use std::env;
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
-pub(crate) use cluster::Cluster;
+pub(crate) use cluster::PostgresCluster;
 pub(crate) use combination::{Backend, Database};
-pub(crate) use daemon::{Daemon, LivesOn};
-pub(crate) use deployment::{Deployment, Orchestrator, QUICK, assert_within};
+pub(crate) use daemon::{DockerDaemon, LiveRestore};
+pub(crate) use deployment::{Deployment, Orchestrator, QUICK_SCRIPT, assert_within};
 pub(crate) use disk::Disk;
 pub(crate) use docker::Docker;
-pub(crate) use fleet::{Engine, Fleet, Product, Up};
-pub(crate) use form::assert_fields;
-pub(crate) use home::{Ended, Home, Program};
-pub(crate) use http::Answer;
-pub(crate) use lone_engine::LoneEngine;
-pub(crate) use model::Rig;
+pub(crate) use engine_fixture::EngineFixture;
+pub(crate) use fleet::{Engine, Fleet, Product, RunningUp};
+pub(crate) use http::HttpResponse;
 pub(crate) use peers::Peers;
-pub(crate) use postgres::Postgres;
+pub(crate) use postgres::PostgresDatabase;
+pub(crate) use schema::assert_fields;
 pub(crate) use sse::{Event, EventStream};
+pub(crate) use standalone_engine::StandaloneEngine;
+pub(crate) use test_env::{Program, ProgramExit, TestEnv};
 
 /// The longest that anything may take which is to happen. Generous: the machine may be busy.
 pub(crate) const DEADLINE: Duration = Duration::from_mins(1);
@@ -65,7 +65,7 @@ pub(crate) async fn eventually<T>(what: &str, mut probe: impl AsyncFnMut() -> Op
 
 /// Whether `program`, which a story needs, is on this machine. If not, says that the story is skipped, or fails
 /// where everything is required.
-pub(crate) fn has(program: &str) -> bool {
+pub(crate) fn is_installed(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&path).any(|folder| folder.join(program).is_file());
     if !found {
@@ -82,7 +82,7 @@ pub(crate) fn skip(what: &str) {
 }
 
 /// Waits for `future`, but not for ever.
-pub(crate) async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn with_deadline<T>(what: &str, future: impl Future<Output = T>) -> T {
     let outcome = tokio::time::timeout(DEADLINE, future).await;
     outcome.unwrap_or_else(|_| panic!("it did not happen within {DEADLINE:?}: {what}"))
 }

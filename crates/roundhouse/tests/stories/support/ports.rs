@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Below the range from which the system takes the ports of outgoing connections.
-const FIRST: u16 = 20_000;
-const SLOTS: u16 = 200;
+const FIRST_PORT: u16 = 20_000;
+const SLOT_COUNT: u16 = 200;
 const PORTS_PER_SLOT: u16 = 60;
 
 /// A range of ports. Its first port is held by this process while the range is in use, so that neither
@@ -19,10 +19,10 @@ impl Ports {
     /// A range that is nobody's.
     pub(crate) fn claim() -> Self {
         static NEXT: AtomicU16 = AtomicU16::new(0);
-        let start = u16::try_from(std::process::id() % u32::from(SLOTS)).unwrap();
-        for _ in 0..SLOTS {
-            let slot = (start + NEXT.fetch_add(1, Ordering::Relaxed)) % SLOTS;
-            if let Ok(claim) = TcpListener::bind((Ipv4Addr::LOCALHOST, FIRST + slot * PORTS_PER_SLOT)) {
+        let start = u16::try_from(std::process::id() % u32::from(SLOT_COUNT)).unwrap();
+        for _ in 0..SLOT_COUNT {
+            let slot = (start + NEXT.fetch_add(1, Ordering::Relaxed)) % SLOT_COUNT;
+            if let Ok(claim) = TcpListener::bind((Ipv4Addr::LOCALHOST, FIRST_PORT + slot * PORTS_PER_SLOT)) {
                 return Self { claim };
             }
         }
@@ -36,7 +36,7 @@ impl Ports {
 
     /// Which of the ranges it is.
     pub(crate) fn slot(&self) -> u16 {
-        (self.first() - FIRST) / PORTS_PER_SLOT
+        (self.first() - FIRST_PORT) / PORTS_PER_SLOT
     }
 
     /// The last port that may be used.

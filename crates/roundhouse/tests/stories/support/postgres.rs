@@ -8,15 +8,15 @@ use super::skip;
 
 /// A database of a story's own, dropped at its end.
 #[derive(Debug)]
-pub(crate) struct Postgres {
+pub(crate) struct PostgresDatabase {
     server: String,
     pub(crate) name: String,
 }
 
-impl Postgres {
+impl PostgresDatabase {
     /// A new database on the server that `ROUNDHOUSE_TEST_POSTGRES_URL` names; none, with a reason that is said, where
     /// there is none.
-    pub(crate) fn of_this_machine() -> Option<Self> {
+    pub(crate) fn local() -> Option<Self> {
         static FOUND: OnceLock<Result<String, String>> = OnceLock::new();
         let found = FOUND.get_or_init(|| {
             let url = std::env::var("ROUNDHOUSE_TEST_POSTGRES_URL").unwrap_or_default();
@@ -26,7 +26,7 @@ impl Postgres {
             query(&url, "SELECT 1").map(|_| url)
         });
         match found {
-            Ok(url) => Some(Self::on(url)),
+            Ok(url) => Some(Self::create_on(url)),
             Err(why) => {
                 skip(&format!("a PostgreSQL server: {why}"));
                 None
@@ -35,7 +35,7 @@ impl Postgres {
     }
 
     /// A new database on the server of this URL.
-    pub(crate) fn on(server: &str) -> Self {
+    pub(crate) fn create_on(server: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("roundhouse_e2e_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         // Left by a run that was killed, whose process had the same id.
@@ -47,35 +47,35 @@ impl Postgres {
 
     /// The URL of the database.
     pub(crate) fn url(&self) -> String {
-        in_database(&self.server, &self.name)
+        with_database(&self.server, &self.name)
     }
 
     /// What a statement answers, run in the database.
     #[track_caller]
-    pub(crate) fn ask(&self, statement: &str) -> String {
-        self.try_ask(statement).unwrap_or_else(|why| panic!("{statement}: {why}"))
+    pub(crate) fn query(&self, statement: &str) -> String {
+        self.try_query(statement).unwrap_or_else(|why| panic!("{statement}: {why}"))
     }
 
     /// What a statement answers, or why it does not.
-    pub(crate) fn try_ask(&self, statement: &str) -> Result<String, String> {
+    pub(crate) fn try_query(&self, statement: &str) -> Result<String, String> {
         query(&self.url(), statement)
     }
 
     /// What a statement answers, run on the server outside the database.
     #[track_caller]
-    pub(crate) fn ask_server(&self, statement: &str) -> String {
+    pub(crate) fn query_server(&self, statement: &str) -> String {
         query(&self.server, statement).unwrap_or_else(|why| panic!("{statement}: {why}"))
     }
 }
 
-impl Drop for Postgres {
+impl Drop for PostgresDatabase {
     fn drop(&mut self) {
         let _ = query(&self.server, &format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name));
     }
 }
 
 /// `url` with another database.
-fn in_database(url: &str, name: &str) -> String {
+fn with_database(url: &str, name: &str) -> String {
     let (rest, parameters) = match url.split_once('?') {
         Some((rest, parameters)) => (rest, format!("?{parameters}")),
         None => (url, String::new()),

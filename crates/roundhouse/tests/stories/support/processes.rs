@@ -11,35 +11,35 @@ use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// The living processes whose environment mentions `text`.
-pub(crate) fn mentioning(text: &OsStr) -> Vec<Pid> {
+pub(crate) fn with_environment_text(text: &OsStr) -> Vec<Pid> {
     // The environment of a zombie is empty, that of another user's process cannot be read.
-    whose("environ", |environment| contains(environment, text.as_bytes()))
+    by_proc_file("environ", |environment| contains(environment, text.as_bytes()))
 }
 
 /// The processes whose command line mentions `text`.
-pub(crate) fn called_with(text: &OsStr) -> Vec<Pid> {
-    whose("cmdline", |line| contains(line, text.as_bytes()))
+pub(crate) fn with_command_line_text(text: &OsStr) -> Vec<Pid> {
+    by_proc_file("cmdline", |line| contains(line, text.as_bytes()))
 }
 
 /// The living processes in a control group of this name, or below it.
 pub(crate) fn in_cgroup(name: &str) -> Vec<Pid> {
     let part = format!("/{name}/");
-    whose("cgroup", |groups| contains(groups, part.as_bytes()))
+    by_proc_file("cgroup", |groups| contains(groups, part.as_bytes()))
 }
 
 /// The living processes in a container, those of the daemon's own that start others in it included.
 pub(crate) fn in_container(container: &str) -> Vec<Pid> {
-    whose("cgroup", |groups| contains(groups, container.as_bytes()))
+    by_proc_file("cgroup", |groups| contains(groups, container.as_bytes()))
 }
 
 /// The processes that another one has started.
 pub(crate) fn children(parent: Pid) -> Vec<Pid> {
     let line = format!("\nPPid:\t{}\n", parent.as_raw_nonzero());
-    whose("status", |status| contains(status, line.as_bytes()))
+    by_proc_file("status", |status| contains(status, line.as_bytes()))
 }
 
 /// The processes of which the system's own file of this name says what is asked for.
-fn whose(file: &str, says: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
+fn by_proc_file(file: &str, says: impl Fn(&[u8]) -> bool) -> Vec<Pid> {
     let found = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let entry = entry.ok()?;
         let pid = Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)?;
@@ -58,7 +58,7 @@ pub(crate) fn engines_in(folder: &Path) -> Vec<Pid> {
 pub(crate) fn engines_in_folder(folder: &Path) -> Vec<Pid> {
     let mut variable = OsStr::new("SQLITE_DB_PATH=").to_owned();
     variable.push(folder);
-    mentioning(&variable)
+    with_environment_text(&variable)
 }
 
 /// Whether `bytes` holds `part`.
@@ -68,7 +68,7 @@ pub(crate) fn contains(bytes: &[u8], part: &[u8]) -> bool {
 
 /// Whether there is such a process, dead ones that nobody has asked for included.
 pub(crate) fn is_alive(pid: Pid) -> bool {
-    pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|process| !has_ended(&process, 0))
+    pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|process| !has_exited(&process, 0))
 }
 
 /// Sends a signal.
@@ -81,13 +81,13 @@ pub(crate) fn kill(pid: Pid) {
     // A process that cannot be opened is gone.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
     let _ = pidfd_send_signal(&process, Signal::KILL);
-    assert!(has_ended(&process, 10), "process {pid:?} outlived SIGKILL");
+    assert!(has_exited(&process, 10), "process {pid:?} outlived SIGKILL");
 }
 
 /// Kills every process whose environment mentions `text`, also those that are only being started.
-pub(crate) fn sweep(text: &OsStr) {
+pub(crate) fn kill_all_mentioning(text: &OsStr) {
     loop {
-        let found = mentioning(text);
+        let found = with_environment_text(text);
         if found.is_empty() {
             return;
         }
@@ -98,11 +98,11 @@ pub(crate) fn sweep(text: &OsStr) {
 }
 
 /// Waits for the end of a process; whether it came in time.
-pub(crate) fn ends_within(pid: Pid, seconds: i64) -> bool {
-    pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|process| has_ended(&process, seconds))
+pub(crate) fn exits_within(pid: Pid, seconds: i64) -> bool {
+    pidfd_open(pid, PidfdFlags::empty()).is_ok_and(|process| has_exited(&process, seconds))
 }
 
-fn has_ended(process: &OwnedFd, within_seconds: i64) -> bool {
+fn has_exited(process: &OwnedFd, within_seconds: i64) -> bool {
     let timeout = Timespec { tv_sec: within_seconds, tv_nsec: 0 };
     let mut waited_for = [PollFd::new(process, PollFlags::IN)];
     // The signal that a child has ended interrupts the wait.

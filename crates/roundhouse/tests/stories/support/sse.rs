@@ -7,8 +7,8 @@ use reqwest::RequestBuilder;
 use serde_json::Value;
 use sse_stream::{Sse, SseStream};
 
-use super::form::assert_event;
-use super::in_time;
+use super::schema::assert_event;
+use super::with_deadline;
 
 /// An event with its `id:` line.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub(crate) struct Event {
 pub(crate) struct EventStream {
     events: Pin<Box<dyn Stream<Item = Result<Sse, String>> + Send>>,
     /// Those that were read so far.
-    pub(crate) seen: Vec<Event>,
+    pub(crate) received: Vec<Event>,
 }
 
 impl Event {
@@ -43,7 +43,7 @@ impl Event {
 impl EventStream {
     /// Sends a request whose answer must be a stream of events.
     pub(crate) async fn open(request: RequestBuilder) -> Self {
-        let response = in_time("the stream begins", request.send()).await.unwrap();
+        let response = with_deadline("the stream begins", request.send()).await.unwrap();
         let status = response.status();
         let header =
             |name: &str| response.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
@@ -53,13 +53,13 @@ impl EventStream {
         assert_eq!(head[1].as_deref(), Some("no-cache, no-transform"));
         assert_eq!(head[2].as_deref(), Some("no"));
         let events = SseStream::from_bytes_stream(response.bytes_stream()).map_err(|error| error.to_string());
-        Self { events: events.boxed(), seen: Vec::new() }
+        Self { events: events.boxed(), received: Vec::new() }
     }
 
     /// The next event; none at the end, an error where the connection broke.
     pub(crate) async fn try_next(&mut self) -> Result<Option<Event>, String> {
         loop {
-            let Some(sse) = in_time("the next event", self.events.next()).await.transpose()? else {
+            let Some(sse) = with_deadline("the next event", self.events.next()).await.transpose()? else {
                 return Ok(None);
             };
             let kind = sse.event.expect("every event has its type");
@@ -71,7 +71,7 @@ impl EventStream {
             assert_event(&kind, &data);
             let event = Event { id: sse.id.expect("every event has an id"), kind, data };
             assert_eq!(event.id, event.ts().to_string(), "the id is the ts");
-            self.seen.push(event.clone());
+            self.received.push(event.clone());
             return Ok(Some(event));
         }
     }
@@ -79,30 +79,34 @@ impl EventStream {
     /// The next event; none at the end.
     pub(crate) async fn next(&mut self) -> Option<Event> {
         self.try_next().await.unwrap_or_else(|error| {
-            panic!("the stream broke after {} events: {error}; last {:?}", self.seen.len(), self.seen.last())
+            panic!(
+                "the stream broke after {} events: {error}; last {:?}",
+                self.received.len(),
+                self.received.last()
+            )
         })
     }
 
     /// Reads until an event is as wanted.
-    pub(crate) async fn until(&mut self, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
+    pub(crate) async fn read_until(&mut self, what: &str, wanted: impl Fn(&Event) -> bool) -> Event {
         loop {
             match self.next().await {
                 Some(event) if wanted(&event) => return event,
                 Some(_) => {}
-                None => panic!("the stream ended without {what}; it had {:#?}", self.seen),
+                None => panic!("the stream ended without {what}; it had {:#?}", self.received),
             }
         }
     }
 
     /// Reads to the end; gives all events, those read before included.
-    pub(crate) async fn rest(mut self) -> Vec<Event> {
+    pub(crate) async fn collect(mut self) -> Vec<Event> {
         while self.next().await.is_some() {}
-        self.seen
+        self.received
     }
 
     /// Reads until the connection breaks or ends; gives all events.
-    pub(crate) async fn until_broken(mut self) -> Vec<Event> {
+    pub(crate) async fn collect_until_broken(mut self) -> Vec<Event> {
         while let Ok(Some(_)) = self.try_next().await {}
-        self.seen
+        self.received
     }
 }

@@ -6,7 +6,7 @@ use super::Event;
 
 /// Asserts what holds for the events of every whole turn: their order, their brackets and their end.
 #[track_caller]
-pub(crate) fn assert_whole(events: &[Event]) {
+pub(crate) fn assert_complete_turn(events: &[Event]) {
     assert!(events.is_sorted_by(|a, b| a.ts() < b.ts()), "ts does not rise strictly: {events:#?}");
     assert_eq!(events.first().and_then(Event::phase), Some("started"), "{events:#?}");
     for event in events {
@@ -71,7 +71,7 @@ fn assert_tools(events: &[Event]) {
 }
 
 /// The text that a client shows which honours `void_after`.
-pub(crate) fn shown(events: &[Event], kind: &str) -> String {
+pub(crate) fn visible_text(events: &[Event], kind: &str) -> String {
     let mut chunks: Vec<&Event> = Vec::new();
     for event in events {
         if event.phase() == Some("retrying") {
@@ -92,20 +92,20 @@ pub(crate) fn phases(events: &[Event]) -> Vec<&str> {
 
 /// The text of a turn that completed, once the deltas have been found to say the same.
 #[track_caller]
-pub(crate) fn completed(events: &[Event]) -> &str {
-    assert_whole(events);
+pub(crate) fn assert_completed(events: &[Event]) -> &str {
+    assert_complete_turn(events);
     let last = events.last().unwrap();
     assert_eq!(last.phase(), Some("completed"), "{events:#?}");
     let text = last.text();
-    let shown = shown(events, "text_delta");
+    let shown = visible_text(events, "text_delta");
     assert!(shown.ends_with(text), "completed says {text:?}, the deltas {shown:?}");
     text
 }
 
 /// The `error` of a turn that failed, once its end has been found right.
 #[track_caller]
-pub(crate) fn errored(events: &[Event]) -> &Value {
-    assert_whole(events);
+pub(crate) fn assert_errored(events: &[Event]) -> &Value {
+    assert_complete_turn(events);
     let [.., errored, error] = events else { panic!("too few events: {events:#?}") };
     assert_eq!((errored.phase(), error.kind.as_str()), (Some("errored"), "error"), "{events:#?}");
     &error.data
@@ -113,8 +113,8 @@ pub(crate) fn errored(events: &[Event]) -> &Value {
 
 /// Asserts that a turn was cancelled.
 #[track_caller]
-pub(crate) fn cancelled(events: &[Event]) {
-    assert_whole(events);
+pub(crate) fn assert_cancelled(events: &[Event]) {
+    assert_complete_turn(events);
     assert_eq!(events.last().unwrap().phase(), Some("cancelled"), "{events:#?}");
 }
 

@@ -5,15 +5,15 @@ use std::fs;
 use serde_json::{Value, json};
 use strict_provider::Reply;
 
-use crate::support::calls::message;
-use crate::support::model::WIRES;
-use crate::support::programs::{call, done, results};
-use crate::support::server::Server;
-use crate::support::turn::{completed, of_kind};
-use crate::support::{LoneEngine, Rig, has};
+use crate::support::engine_calls::direct_message;
+use crate::support::engine_fixture::WIRES;
+use crate::support::tool_programs::{done_reply, tool_reply, tool_results};
+use crate::support::turn::{assert_completed, of_kind};
+use crate::support::web_server::WebServer;
+use crate::support::{EngineFixture, StandaloneEngine, is_installed};
 
 /// A tool that turns a text round, with a program of the catalog.
-const REVERSE: &str = r#"{
+const REVERSE_TOOL: &str = r#"{
     "description": "Turns a text round.",
     "input_schema": {
         "type": "object",
@@ -41,33 +41,39 @@ description: Counts words. Use it whenever somebody wants words counted.
 Run `scripts/count.sh` with the words as its input. See references/why.md.
 ";
 
-async fn rig(ready: impl FnOnce(LoneEngine) -> LoneEngine, replies: impl IntoIterator<Item = Reply>) -> Rig {
-    Rig::of("anthropic", replies, |place| ready(place.with_programs())).await
+async fn fixture(
+    ready: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
+    replies: impl IntoIterator<Item = Reply>,
+) -> EngineFixture {
+    EngineFixture::with_setup("anthropic", replies, |place| ready(place.allowing_unconfined())).await
 }
 
-fn with_reverse(place: LoneEngine) -> LoneEngine {
-    place.with_file("tools/reverse.json", REVERSE).with_file("tools/reverse.pl", REVERSE_PROGRAM)
-}
-
-fn with_skill(place: LoneEngine) -> LoneEngine {
+fn with_reverse(place: StandaloneEngine) -> StandaloneEngine {
     place
-        .with_file("skills/counting/SKILL.md", SKILL)
-        .with_file("skills/counting/references/why.md", "Because somebody wants to know.")
-        .with_file("skills/counting/scripts/count.sh", "echo \"$1: $(wc -w) words\" | tee counted")
+        .with_catalog_file("tools/reverse.json", REVERSE_TOOL)
+        .with_catalog_file("tools/reverse.pl", REVERSE_PROGRAM)
+}
+
+fn with_skill(place: StandaloneEngine) -> StandaloneEngine {
+    place
+        .with_catalog_file("skills/counting/SKILL.md", SKILL)
+        .with_catalog_file("skills/counting/references/why.md", "Because somebody wants to know.")
+        .with_catalog_file("skills/counting/scripts/count.sh", "echo \"$1: $(wc -w) words\" | tee counted")
 }
 
 #[tokio::test]
 async fn a_command_of_the_catalog_is_given_the_input_and_gives_what_it_writes() {
-    if !has("perl") {
+    if !is_installed("perl") {
         return;
     }
     for wire in WIRES {
-        let rig = Rig::of(wire, [], |place| with_reverse(place.with_programs())).await;
-        rig.provider.enqueue_all([call("reverse", json!({"text": "drawer"})), done()]);
-        let events = rig.engine.tell("task", "Turn it round.").await;
+        let rig =
+            EngineFixture::with_setup(wire, [], |place| with_reverse(place.allowing_unconfined())).await;
+        rig.provider.enqueue_all([tool_reply("reverse", json!({"text": "drawer"})), done_reply()]);
+        let events = rig.engine.run_turn("task", "Turn it round.").await;
         assert_eq!(of_kind(&events, "hitl_request").len(), 0, "its file allows it");
-        assert_eq!(results(&events), [Ok("reward --well")]);
-        rig.told().has(&["reward --well"]).lacks(&["working"]);
+        assert_eq!(tool_results(&events), [Ok("reward --well")]);
+        rig.last_messages().assert_contains(&["reward --well"]).assert_lacks(&["working"]);
         let told = rig.provider.requests()[0].body["tools"].to_string();
         assert!(told.contains("\"reverse\"") && told.contains("Turns a text round."), "{told}");
     }
@@ -76,10 +82,13 @@ async fn a_command_of_the_catalog_is_given_the_input_and_gives_what_it_writes() 
 #[tokio::test]
 async fn its_input_is_checked_before_anything_runs() {
     let bad = [json!({}), json!({"text": 7}), json!({"text": "x", "more": 1})];
-    let rig =
-        rig(with_reverse, bad.clone().map(|input| call("reverse", input)).into_iter().chain([done()])).await;
-    let events = rig.engine.tell("task", "Try.").await;
-    let errors: Vec<&str> = results(&events).into_iter().map(|result| result.unwrap_err()).collect();
+    let rig = fixture(
+        with_reverse,
+        bad.clone().map(|input| tool_reply("reverse", input)).into_iter().chain([done_reply()]),
+    )
+    .await;
+    let events = rig.engine.run_turn("task", "Try.").await;
+    let errors: Vec<&str> = tool_results(&events).into_iter().map(|result| result.unwrap_err()).collect();
     assert_eq!(errors.len(), bad.len());
     assert!(
         errors[0].contains("text") && errors[1].contains("text") && errors[2].contains("more"),
@@ -91,15 +100,17 @@ async fn its_input_is_checked_before_anything_runs() {
 async fn one_that_fails_says_why() {
     let failing = r#"{"description": "Fails.", "permission": "allow",
                       "command": ["sh", "-c", "echo half a result; echo no such customer >&2; exit 4"]}"#;
-    let rig =
-        rig(|place| place.with_file("tools/failing.json", failing), [call("failing", json!({})), done()])
-            .await;
-    let events = rig.engine.tell("task", "Try.").await;
-    let error = results(&events)[0].unwrap_err();
+    let rig = fixture(
+        |place| place.with_catalog_file("tools/failing.json", failing),
+        [tool_reply("failing", json!({})), done_reply()],
+    )
+    .await;
+    let events = rig.engine.run_turn("task", "Try.").await;
+    let error = tool_results(&events)[0].unwrap_err();
     for part in ["4", "no such customer", "half a result"] {
         assert!(error.contains(part), "no {part:?} in: {error}");
     }
-    rig.told().has(&["no such customer"]);
+    rig.last_messages().assert_contains(&["no such customer"]);
 }
 
 #[tokio::test]
@@ -107,76 +118,85 @@ async fn one_whose_file_says_nothing_asks_and_shows_the_input() {
     let plain =
         r#"{"description": "Books a table.", "input_schema": {"type": "object"}, "command": ["cat"]}"#;
     let input = json!({"table": "by the window"});
-    let rig =
-        rig(|place| place.with_file("tools/book.json", plain), [call("book", input.clone()), done()]).await;
-    let (stream, request) = rig.engine.until_asked(&message("task", "Book it.")).await;
+    let rig = fixture(
+        |place| place.with_catalog_file("tools/book.json", plain),
+        [tool_reply("book", input.clone()), done_reply()],
+    )
+    .await;
+    let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Book it.")).await;
     let asked = request.data["question"].as_str().unwrap();
     assert!(asked.contains("book") && asked.contains("by the window"), "{asked}");
     assert!(asked.contains("with the network"), "it has the network unless its file says otherwise: {asked}");
-    rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
-    let events = stream.rest().await;
-    completed(&events);
-    let given: Value = serde_json::from_str(results(&events)[0].unwrap()).unwrap();
+    rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+    let events = stream.collect().await;
+    assert_completed(&events);
+    let given: Value = serde_json::from_str(tool_results(&events)[0].unwrap()).unwrap();
     assert_eq!(given, input);
 }
 
 #[tokio::test]
 async fn a_call_of_a_server_sends_the_input_and_gives_the_answer() {
     for wire in WIRES {
-        let server = Server::of_text("It costs 12.").await;
+        let server = WebServer::with_text("It costs 12.").await;
         let tool = json!({
             "description": "Asks for a price.",
             "input_schema": {"type": "object", "properties": {"item": {"type": "string"}}, "required": ["item"]},
             "http": {"method": "POST", "url": format!("{}price", server.url()), "headers": {"x-shop-key": "k3y"}},
         });
-        let ready = |place: LoneEngine| place.with_file("tools/price.json", &tool.to_string());
-        let rig = Rig::of(wire, [call("price", json!({"item": "a lamp"})), done()], ready).await;
-        let (stream, request) = rig.engine.until_asked(&message("task", "What does it cost?")).await;
+        let ready = |place: StandaloneEngine| place.with_catalog_file("tools/price.json", &tool.to_string());
+        let rig = EngineFixture::with_setup(
+            wire,
+            [tool_reply("price", json!({"item": "a lamp"})), done_reply()],
+            ready,
+        )
+        .await;
+        let (stream, request) =
+            rig.engine.run_until_hitl_request(&direct_message("task", "What does it cost?")).await;
         let asked = request.data["question"].as_str().unwrap();
         assert!(asked.contains("a lamp") && asked.contains(&server.address.to_string()), "{asked}");
         assert!(!asked.contains("k3y"), "{asked}");
-        assert_eq!(server.asked(), [""; 0]);
-        rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
-        let events = stream.rest().await;
-        completed(&events);
-        assert_eq!(results(&events), [Ok("It costs 12.")]);
-        let asked = server.asked();
+        assert_eq!(server.requests(), [""; 0]);
+        rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+        let events = stream.collect().await;
+        assert_completed(&events);
+        assert_eq!(tool_results(&events), [Ok("It costs 12.")]);
+        let asked = server.requests();
         let [asked] = asked.as_slice() else { panic!("one request, not {asked:?}") };
         assert!(
             asked.starts_with("POST /price HTTP/1.1\r\n") && asked.contains("x-shop-key: k3y"),
             "{asked}"
         );
         assert!(asked.ends_with("\r\n\r\n{\"item\":\"a lamp\"}"), "{asked}");
-        rig.told().lacks(&["k3y"]);
+        rig.last_messages().assert_lacks(&["k3y"]);
     }
 }
 
 #[tokio::test]
 async fn a_skill_is_loaded_and_its_script_run() {
     for wire in WIRES {
-        let rig = Rig::of(wire, [], |place| with_skill(place.with_programs())).await;
+        let rig = EngineFixture::with_setup(wire, [], |place| with_skill(place.allowing_unconfined())).await;
         let script = json!({"skill": "counting", "script": "scripts/count.sh", "args": ["Here"], "input": "one two three"});
         rig.provider.enqueue_all([
-            call("load_skill", json!({"skill": "counting"})),
-            call("load_skill", json!({"skill": "counting", "file": "references/why.md"})),
-            call("run_skill_script", script),
-            done(),
+            tool_reply("load_skill", json!({"skill": "counting"})),
+            tool_reply("load_skill", json!({"skill": "counting", "file": "references/why.md"})),
+            tool_reply("run_skill_script", script),
+            done_reply(),
         ]);
-        let (stream, request) = rig.engine.until_asked(&message("task", "Count.")).await;
+        let (stream, request) = rig.engine.run_until_hitl_request(&direct_message("task", "Count.")).await;
         // It is known by its name and what it is for, before it is loaded.
         let told = rig.provider.requests()[0].body["tools"].to_string();
         assert!(told.contains("counting") && told.contains("Counts words."), "{told}");
-        rig.told().has(&["scripts/count.sh", "Because somebody wants to know."]);
+        rig.last_messages().assert_contains(&["scripts/count.sh", "Because somebody wants to know."]);
         let asked = request.data["question"].as_str().unwrap();
         assert!(
             asked.contains("counting") && asked.contains("count.sh") && asked.contains("Here"),
             "{asked}"
         );
-        rig.engine.respond("task", "yes").await.ok("status:text request_id:hitl");
-        let events = stream.rest().await;
-        completed(&events);
-        assert_eq!(results(&events)[2].unwrap().trim(), "Here: 3 words");
-        let counted = fs::read_to_string(rig.place.workspace().join("counted")).unwrap();
+        rig.engine.respond("task", "yes").await.assert_ok("status:text request_id:hitl");
+        let events = stream.collect().await;
+        assert_completed(&events);
+        assert_eq!(tool_results(&events)[2].unwrap().trim(), "Here: 3 words");
+        let counted = fs::read_to_string(rig.setup.workspace().join("counted")).unwrap();
         assert_eq!(counted.trim(), "Here: 3 words", "{wire}: it runs in the workspace");
     }
 }
@@ -184,37 +204,37 @@ async fn a_skill_is_loaded_and_its_script_run() {
 #[tokio::test]
 async fn a_skill_leads_nowhere_else() {
     let bad = [
-        call("load_skill", json!({"skill": "../agents"})),
-        call("load_skill", json!({"skill": "counting", "file": "../../tools/reverse.json"})),
-        call("load_skill", json!({"skill": "counting", "file": "/etc/passwd"})),
-        call("run_skill_script", json!({"skill": "counting", "script": "../../../tools/reverse.pl"})),
-        call("run_skill_script", json!({"skill": "counting", "script": "/bin/sh"})),
-        call("run_skill_script", json!({"skill": "counting", "script": "references/why.md"})),
+        tool_reply("load_skill", json!({"skill": "../agents"})),
+        tool_reply("load_skill", json!({"skill": "counting", "file": "../../tools/reverse.json"})),
+        tool_reply("load_skill", json!({"skill": "counting", "file": "/etc/passwd"})),
+        tool_reply("run_skill_script", json!({"skill": "counting", "script": "../../../tools/reverse.pl"})),
+        tool_reply("run_skill_script", json!({"skill": "counting", "script": "/bin/sh"})),
+        tool_reply("run_skill_script", json!({"skill": "counting", "script": "references/why.md"})),
     ];
-    let ready = |place: LoneEngine| {
-        with_skill(with_reverse(place)).with_file("permissions.json", r#"{"default": "allow"}"#)
+    let ready = |place: StandaloneEngine| {
+        with_skill(with_reverse(place)).with_catalog_file("permissions.json", r#"{"default": "allow"}"#)
     };
     let number = bad.len();
-    let rig = rig(ready, bad.into_iter().chain([done()])).await;
-    let events = rig.engine.tell("task", "Try.").await;
-    let results = results(&events);
+    let rig = fixture(ready, bad.into_iter().chain([done_reply()])).await;
+    let events = rig.engine.run_turn("task", "Try.").await;
+    let results = tool_results(&events);
     assert_eq!(results.len(), number);
     assert!(results.iter().all(Result::is_err), "{results:?}");
 }
 
 #[tokio::test]
 async fn a_faulty_file_costs_itself_and_nothing_else() {
-    let ready = |place: LoneEngine| {
+    let ready = |place: StandaloneEngine| {
         with_skill(with_reverse(place))
-            .with_file("tools/faulty.json", "{\"description\": ")
-            .with_file("tools/shell.json", REVERSE)
-            .with_file("tools/no where.json", REVERSE)
-            .with_file("skills/faulty/SKILL.md", "no front matter")
+            .with_catalog_file("tools/faulty.json", "{\"description\": ")
+            .with_catalog_file("tools/shell.json", REVERSE_TOOL)
+            .with_catalog_file("tools/no where.json", REVERSE_TOOL)
+            .with_catalog_file("skills/faulty/SKILL.md", "no front matter")
     };
-    let rig = rig(ready, [call("reverse", json!({"text": "ton"})), done()]).await;
-    let events = rig.engine.tell("task", "Turn it round.").await;
-    assert_eq!(results(&events), [Ok("not --well")]);
-    let told = rig.tools_told();
+    let rig = fixture(ready, [tool_reply("reverse", json!({"text": "ton"})), done_reply()]).await;
+    let events = rig.engine.run_turn("task", "Turn it round.").await;
+    assert_eq!(tool_results(&events), [Ok("not --well")]);
+    let told = rig.offered_tools();
     assert!(!told.iter().any(|name| name == "faulty" || name == "no where"), "{told:?}");
     assert_eq!(told.iter().filter(|name| *name == "shell").count(), 1, "{told:?}");
     let said = rig.program.output();

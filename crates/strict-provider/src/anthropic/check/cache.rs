@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::super::read::Node;
+use super::super::node::Node;
 use crate::protocol::ApiError;
 
 const MAX_MARKS: usize = 4;
@@ -26,7 +26,7 @@ pub(super) fn check(root: &Node<'_>) -> Result<(), ApiError> {
         mark.tag(&["ephemeral"])?;
         let ttl = mark.member("ttl").map_or(Ok("5m"), |ttl| ttl.one_of(&["5m", "1h"]))?;
         if ttl == "1h" && short_seen {
-            return Err(mark.refuse(
+            return Err(mark.error(
                 "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block. Note that \
                  blocks are processed in the following order: `tools`, `system`, `messages`.",
             ));

@@ -5,13 +5,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::super::read::{Node, blocks, kind};
+use super::super::node::{Node, block_type, blocks};
 use super::tools::is_tool_name;
 use crate::protocol::ApiError;
 
 /// The content blocks that this provider knows. Those of the vendor's own server tools are not among
 /// them: nothing here could produce them.
-const BLOCKS: &[&str] = &[
+const BLOCK_TYPES: &[&str] = &[
     "text",
     "image",
     "document",
@@ -25,7 +25,7 @@ const IMAGE_TYPES: &[&str] = &["image/jpeg", "image/png", "image/gif", "image/we
 
 pub(super) fn check_messages(root: &Node<'_>, messages: &[Node<'_>]) -> Result<(), ApiError> {
     let Some(first) = messages.first() else {
-        return Err(root.required("messages")?.refuse("at least one message is required"));
+        return Err(root.required("messages")?.error("at least one message is required"));
     };
     for (index, message) in messages.iter().enumerate() {
         check_message(message, index + 1 == messages.len())?;
@@ -47,7 +47,7 @@ pub(super) fn check_text(block: &Node<'_>, place: &str) -> Result<(), ApiError> 
     let text = block.as_variant("text").required("text")?.string()?;
     if text.is_empty() {
         if block.member("cache_control").is_some() {
-            return Err(block.refuse("cache_control cannot be set for empty text blocks"));
+            return Err(block.error("cache_control cannot be set for empty text blocks"));
         }
         return Err(ApiError::invalid(format!("{place}: text content blocks must be non-empty")));
     }
@@ -82,7 +82,7 @@ fn check_message(message: &Node<'_>, is_last: bool) -> Result<(), ApiError> {
         if is_last && is_assistant {
             return Ok(());
         }
-        return Err(message.refuse(
+        return Err(message.error(
             "all messages must have non-empty content except for the optional final assistant message",
         ));
     }
@@ -93,14 +93,14 @@ fn check_message(message: &Node<'_>, is_last: bool) -> Result<(), ApiError> {
 }
 
 fn check_block(block: &Node<'_>, is_assistant: bool) -> Result<(), ApiError> {
-    let kind = block.tag(BLOCKS)?;
+    let kind = block.tag(BLOCK_TYPES)?;
     let wrong_role = match kind {
         "text" => None,
         "thinking" | "redacted_thinking" | "tool_use" => (!is_assistant).then_some("assistant"),
         _ => is_assistant.then_some("user"),
     };
     if let Some(role) = wrong_role {
-        return Err(block.refuse(&format!("`{kind}` blocks can only be in `{role}` messages")));
+        return Err(block.error(&format!("`{kind}` blocks can only be in `{role}` messages")));
     }
     let variant = block.as_variant(kind);
     match kind {
@@ -133,11 +133,11 @@ fn check_tool_use(block: &Node<'_>) -> Result<(), ApiError> {
     let id = block.required("id")?;
     let is_id_character = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
     if id.string()?.is_empty() || !id.string()?.chars().all(is_id_character) {
-        return Err(id.refuse("String should match pattern '^[a-zA-Z0-9_-]+$'"));
+        return Err(id.error("String should match pattern '^[a-zA-Z0-9_-]+$'"));
     }
     let name = block.required("name")?;
     if !is_tool_name(name.string()?) {
-        return Err(name.refuse("String should match pattern '^[a-zA-Z0-9_-]{1,64}$'"));
+        return Err(name.error("String should match pattern '^[a-zA-Z0-9_-]{1,64}$'"));
     }
     block.required("input")?.object().map(|_| ())
 }
@@ -173,8 +173,8 @@ fn check_image(block: &Node<'_>) -> Result<(), ApiError> {
             let data = source.required("data")?;
             match STANDARD.decode(data.string()?) {
                 Ok(bytes) if !bytes.is_empty() => Ok(()),
-                Ok(_) => Err(data.refuse("image cannot be empty")),
-                Err(_) => Err(data.refuse("invalid base64 data")),
+                Ok(_) => Err(data.error("image cannot be empty")),
+                Err(_) => Err(data.error("invalid base64 data")),
             }
         }
         "url" => {
@@ -199,10 +199,9 @@ fn check_last(messages: &[Node<'_>]) -> Result<(), ApiError> {
             "messages: final assistant content cannot end with trailing whitespace",
         ));
     }
-    if matches!(kind(block), "thinking" | "redacted_thinking") {
-        return Err(
-            last.refuse(&format!("The final block in an assistant message cannot be `{}`.", kind(block)))
-        );
+    if matches!(block_type(block), "thinking" | "redacted_thinking") {
+        return Err(last
+            .error(&format!("The final block in an assistant message cannot be `{}`.", block_type(block))));
     }
     Ok(())
 }

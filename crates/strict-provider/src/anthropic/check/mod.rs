@@ -13,9 +13,9 @@ mod tools;
 
 use serde_json::Value;
 
-use super::has_no_sampling;
-use super::read::Node;
-use crate::protocol::{ApiError, Context, Incoming};
+use super::is_without_sampling;
+use super::node::Node;
+use crate::protocol::{ApiError, Context, IncomingRequest};
 
 /// The parameters of `POST /v1/messages` in every version.
 const PARAMETERS: &[&str] = &[
@@ -39,12 +39,12 @@ const PARAMETERS: &[&str] = &[
 ];
 
 /// Checks a request.
-pub(super) fn check(request: &Incoming, context: &Context<'_>) -> Result<(), ApiError> {
+pub(super) fn check(request: &IncomingRequest, context: &Context<'_>) -> Result<(), ApiError> {
     let root = Node::root(&request.body);
     if !request.body.is_object() {
         return Err(ApiError::invalid("The request body is not valid JSON: a JSON object is expected"));
     }
-    let of_version: &[&str] = if has_no_sampling(&request.headers) { &[] } else { sampling::PARAMETERS };
+    let of_version: &[&str] = if is_without_sampling(&request.headers) { &[] } else { sampling::PARAMETERS };
     root.only(&[PARAMETERS, of_version].concat())?;
     check_scalars(&root)?;
     let thinking = thinking::check_config(&root, &request.headers)?;
@@ -61,11 +61,11 @@ pub(super) fn check(request: &Incoming, context: &Context<'_>) -> Result<(), Api
 fn check_scalars(root: &Node<'_>) -> Result<(), ApiError> {
     let model = root.required("model")?;
     if model.string()?.is_empty() {
-        return Err(model.refuse("String should have at least 1 character"));
+        return Err(model.error("String should have at least 1 character"));
     }
     let max_tokens = root.required("max_tokens")?;
     if max_tokens.integer()? < 1 {
-        return Err(max_tokens.refuse("Input should be greater than or equal to 1"));
+        return Err(max_tokens.error("Input should be greater than or equal to 1"));
     }
     if let Some(stream) = root.member("stream") {
         stream.boolean()?;

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::read::{Node, kind};
+use super::super::node::{Node, block_type};
 use super::content::role;
 use crate::protocol::ApiError;
 
@@ -18,10 +18,10 @@ pub(super) fn check(messages: &[Node<'_>]) -> Result<(), ApiError> {
         check_answered(index, &open_calls, &leading_results(message))?;
         open_calls = calls(message);
         for (block, call) in
-            blocks_of(message).filter(|block| kind(block.value) == "tool_use").zip(&open_calls)
+            blocks_of(message).filter(|block| block_type(block.value) == "tool_use").zip(&open_calls)
         {
             if !all_calls.insert(*call) {
-                return Err(block.refuse("`tool_use` ids must be unique"));
+                return Err(block.error("`tool_use` ids must be unique"));
             }
         }
     }
@@ -34,13 +34,13 @@ fn check_results(message: &Node<'_>, open_calls: &[&str]) -> Result<(), ApiError
     for block in blocks_of(message) {
         let Some(id) = result_id(block.value) else { continue };
         if !open_calls.contains(&id) {
-            return Err(block.refuse(&format!(
+            return Err(block.error(&format!(
                 "unexpected `tool_use_id` found in `tool_result` blocks: {id}. Each `tool_result` block must have \
                  a corresponding `tool_use` block in the previous message."
             )));
         }
         if !answered.insert(id) {
-            return Err(block.refuse(&format!(
+            return Err(block.error(&format!(
                 "each tool_use must have a single result. Found multiple `tool_result` blocks with id: {id}"
             )));
         }
@@ -68,7 +68,7 @@ fn calls<'a>(message: &Node<'a>) -> Vec<&'a str> {
         return Vec::new();
     }
     blocks_of(message)
-        .filter(|block| kind(block.value) == "tool_use")
+        .filter(|block| block_type(block.value) == "tool_use")
         .filter_map(|block| block.value.get("id").and_then(Value::as_str))
         .collect()
 }
@@ -78,7 +78,7 @@ fn leading_results<'a>(message: &Node<'a>) -> HashSet<&'a str> {
 }
 
 fn result_id(block: &Value) -> Option<&str> {
-    block.get("tool_use_id").filter(|_| kind(block) == "tool_result")?.as_str()
+    block.get("tool_use_id").filter(|_| block_type(block) == "tool_result")?.as_str()
 }
 
 /// The blocks of a message; none for a string.

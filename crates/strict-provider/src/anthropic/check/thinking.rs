@@ -10,14 +10,14 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 
 use super::super::has_beta;
+use super::super::node::{Node, block_type, blocks};
 use super::super::prefix::prefix;
-use super::super::read::{Node, blocks, kind};
 use super::content::role;
-use crate::ledger::{IssuedAnswer, IssuedBlock, Ledger, Place};
-use crate::protocol::{ApiError, Context, Incoming};
+use crate::issued::{BlockLocation, IssuedAnswer, IssuedAnswers, IssuedBlock};
+use crate::protocol::{ApiError, Context, IncomingRequest};
 
-const SMALLEST_BUDGET: i64 = 1024;
-const MODIFIED: &str = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified. \
+const MIN_BUDGET_TOKENS: i64 = 1024;
+const MODIFIED_MESSAGE: &str = "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified. \
                         These blocks must remain as they were in the original response.";
 
 /// What a request asks of thinking.
@@ -59,8 +59,8 @@ pub(super) fn check_config(root: &Node<'_>, headers: &HeaderMap) -> Result<Think
 
 fn check_budget(root: &Node<'_>, config: &Node<'_>, headers: &HeaderMap) -> Result<ThinkingConfig, ApiError> {
     let budget = config.required("budget_tokens")?;
-    if budget.integer()? < SMALLEST_BUDGET {
-        return Err(budget.refuse(&format!("Input should be greater than or equal to {SMALLEST_BUDGET}")));
+    if budget.integer()? < MIN_BUDGET_TOKENS {
+        return Err(budget.error(&format!("Input should be greater than or equal to {MIN_BUDGET_TOKENS}")));
     }
     // With interleaved thinking the budget is that of a whole turn of several answers.
     let is_for_whole_turn = has_beta(headers, "interleaved-thinking") && root.member("tools").is_some();
@@ -75,7 +75,7 @@ fn check_budget(root: &Node<'_>, config: &Node<'_>, headers: &HeaderMap) -> Resu
 
 /// Checks the thinking blocks of all messages.
 pub(super) fn check_blocks(
-    request: &Incoming,
+    request: &IncomingRequest,
     messages: &[Node<'_>],
     thinking: ThinkingConfig,
     context: &Context<'_>,
@@ -88,13 +88,13 @@ pub(super) fn check_blocks(
         if role(message) != "assistant" {
             continue;
         }
-        let returned = Content::read(message, context.ledger);
+        let returned = AssistantContent::read(message, context.issued);
         for block in returned.sealed() {
             check_issued(block, request, index, context)?;
         }
-        check_order(&returned, context.ledger)?;
+        check_order(&returned, context.issued)?;
         if thinking != ThinkingConfig::Off && index >= loop_start {
-            check_complete(&returned, context.ledger)?;
+            check_complete(&returned, context.issued)?;
         }
     }
     Ok(())
@@ -105,7 +105,7 @@ pub(super) fn check_blocks(
 fn start_of_tool_loop(messages: &[Node<'_>]) -> usize {
     let has_result = |message: &Node<'_>| {
         let content = message.value.get("content").map(blocks).unwrap_or_default();
-        content.iter().any(|block| kind(block) == "tool_result")
+        content.iter().any(|block| block_type(block) == "tool_result")
     };
     messages
         .iter()
@@ -120,8 +120,8 @@ fn check_turn_begins_with_thinking(messages: &[Node<'_>], loop_start: usize) -> 
         return Ok(());
     };
     let content = message.value.get("content").map(blocks).unwrap_or_default();
-    let first = content.first().map(kind).unwrap_or_default();
-    let calls_tool = content.iter().any(|block| kind(block) == "tool_use");
+    let first = content.first().map(block_type).unwrap_or_default();
+    let calls_tool = content.iter().any(|block| block_type(block) == "tool_use");
     if !calls_tool || matches!(first, "thinking" | "redacted_thinking") {
         return Ok(());
     }
@@ -136,42 +136,42 @@ fn check_turn_begins_with_thinking(messages: &[Node<'_>], loop_start: usize) -> 
 }
 
 /// An assistant message's blocks and where the provider issued them.
-struct Content<'a> {
+struct AssistantContent<'a> {
     message: &'a Node<'a>,
-    blocks: Vec<Returned>,
+    blocks: Vec<ReturnedBlock>,
 }
 
 /// A block of a request.
-struct Returned {
+struct ReturnedBlock {
     path: String,
     block: Value,
-    place: Option<Place>,
+    location: Option<BlockLocation>,
 }
 
-impl<'a> Content<'a> {
-    fn read(message: &'a Node<'a>, ledger: &Ledger) -> Self {
+impl<'a> AssistantContent<'a> {
+    fn read(message: &'a Node<'a>, ledger: &IssuedAnswers) -> Self {
         let content = message.value.get("content").map(blocks).unwrap_or_default();
-        let returned = content.into_iter().enumerate().map(|(index, block)| Returned {
+        let returned = content.into_iter().enumerate().map(|(index, block)| ReturnedBlock {
             path: format!("{}.content.{index}", message.path),
-            place: place_of(&block, ledger),
+            location: locate(&block, ledger),
             block,
         });
         Self { message, blocks: returned.collect() }
     }
 
-    fn sealed(&self) -> impl Iterator<Item = &Returned> {
+    fn sealed(&self) -> impl Iterator<Item = &ReturnedBlock> {
         self.blocks.iter().filter(|block| block.is_sealed())
     }
 
     /// The refusal of the block at this index.
-    fn modified(&self, index: usize) -> ApiError {
-        ApiError::invalid(format!("{}.content.{index}: {MODIFIED}", self.message.path))
+    fn modified_error(&self, index: usize) -> ApiError {
+        ApiError::invalid(format!("{}.content.{index}: {MODIFIED_MESSAGE}", self.message.path))
     }
 }
 
-impl Returned {
+impl ReturnedBlock {
     fn is_sealed(&self) -> bool {
-        matches!(kind(&self.block), "thinking" | "redacted_thinking")
+        matches!(block_type(&self.block), "thinking" | "redacted_thinking")
     }
 
     fn text(&self, member: &str) -> &str {
@@ -179,32 +179,32 @@ impl Returned {
     }
 }
 
-fn place_of(block: &Value, ledger: &Ledger) -> Option<Place> {
+fn locate(block: &Value, ledger: &IssuedAnswers) -> Option<BlockLocation> {
     let member = |name: &str| block.get(name).and_then(Value::as_str);
-    match kind(block) {
-        "thinking" => ledger.sealed(member("signature")?),
-        "redacted_thinking" => ledger.sealed(member("data")?),
-        "tool_use" => ledger.tool_use(member("id")?),
+    match block_type(block) {
+        "thinking" => ledger.find_sealed(member("signature")?),
+        "redacted_thinking" => ledger.find_sealed(member("data")?),
+        "tool_use" => ledger.find_tool_use(member("id")?),
         _ => None,
     }
 }
 
 /// A sealed block is one that was issued, unchanged and for this model.
 fn check_issued(
-    returned: &Returned,
-    request: &Incoming,
+    returned: &ReturnedBlock,
+    request: &IncomingRequest,
     index: usize,
     context: &Context<'_>,
 ) -> Result<(), ApiError> {
-    let kind = kind(&returned.block);
+    let kind = block_type(&returned.block);
     let refuse = |detail: &str| {
         let member = if kind == "thinking" { "signature" } else { "data" };
         Err(ApiError::invalid(format!("{}: Invalid `{member}` in `{kind}` block{detail}", returned.path)))
     };
-    let place = returned.place;
+    let place = returned.location;
     let (Some(issued), Some(answer)) = (
-        place.and_then(|place| context.ledger.block(place)),
-        place.and_then(|place| context.ledger.answer(place)),
+        place.and_then(|place| context.issued.block(place)),
+        place.and_then(|place| context.issued.answer(place)),
     ) else {
         return refuse("");
     };
@@ -216,7 +216,7 @@ fn check_issued(
     if !is_same || answer.model != request.model() {
         return refuse("");
     }
-    match changed_prefix(answer, request, index) {
+    match changed_prefix_part(answer, request, index) {
         None => Ok(()),
         Some(part) => refuse(&format!(
             ". The block is bound to a different conversation. Remove the block, or set \
@@ -228,7 +228,11 @@ fn check_issued(
 }
 
 /// What has changed before an answer since it was made, when the provider binds thinking.
-fn changed_prefix(answer: &IssuedAnswer, request: &Incoming, index: usize) -> Option<&'static str> {
+fn changed_prefix_part(
+    answer: &IssuedAnswer,
+    request: &IncomingRequest,
+    index: usize,
+) -> Option<&'static str> {
     let before = answer.prefix.as_ref()?;
     let behavior = request.body.pointer("/thinking/block_binding/prefix_mismatch_behavior");
     if behavior.and_then(Value::as_str) == Some("drop_block") {
@@ -246,17 +250,17 @@ fn changed_prefix(answer: &IssuedAnswer, request: &Incoming, index: usize) -> Op
 
 /// "The entire sequence of consecutive thinking blocks must match": blocks of an answer keep their
 /// order, and each sealed block keeps its neighbour before it.
-fn check_order(content: &Content<'_>, ledger: &Ledger) -> Result<(), ApiError> {
-    let mut last: Option<Place> = None;
+fn check_order(content: &AssistantContent<'_>, ledger: &IssuedAnswers) -> Result<(), ApiError> {
+    let mut last: Option<BlockLocation> = None;
     for (index, returned) in content.blocks.iter().enumerate() {
-        let Some(place) = returned.place else { continue };
+        let Some(place) = returned.location else { continue };
         if last.is_some_and(|last| last.answer == place.answer && last.block >= place.block) {
-            return Err(content.modified(index));
+            return Err(content.modified_error(index));
         }
         last = Some(place);
         let before = index.checked_sub(1).and_then(|before| content.blocks.get(before));
-        if returned.is_sealed() && !is_neighbour_kept(place, before, ledger) {
-            return Err(content.modified(index));
+        if returned.is_sealed() && !has_same_neighbour(place, before, ledger) {
+            return Err(content.modified_error(index));
         }
     }
     Ok(())
@@ -264,12 +268,12 @@ fn check_order(content: &Content<'_>, ledger: &Ledger) -> Result<(), ApiError> {
 
 /// Whether a sealed block follows what it followed when it was issued. Blank text between is no
 /// neighbour: the vendor refuses to take it back.
-fn is_neighbour_kept(place: Place, before: Option<&Returned>, ledger: &Ledger) -> bool {
+fn has_same_neighbour(place: BlockLocation, before: Option<&ReturnedBlock>, ledger: &IssuedAnswers) -> bool {
     let issued_before = ledger.answer(place).and_then(|answer| {
         let earlier = answer.blocks.iter().take(place.block);
         earlier.rev().find(|block| !matches!(block, IssuedBlock::Text { is_blank: true }))
     });
-    let same_answer_before = before.filter(|before| before.is_sealed()).and_then(|before| before.place);
+    let same_answer_before = before.filter(|before| before.is_sealed()).and_then(|before| before.location);
     match issued_before {
         None => before.is_none(),
         Some(issued) if issued.seal().is_some() => {
@@ -280,8 +284,9 @@ fn is_neighbour_kept(place: Place, before: Option<&Returned>, ledger: &Ledger) -
 }
 
 /// A message with a tool call that was issued together with thinking still has all of it.
-fn check_complete(content: &Content<'_>, ledger: &Ledger) -> Result<(), ApiError> {
-    let Some(call) = content.blocks.iter().filter(|block| !block.is_sealed()).find_map(|block| block.place)
+fn check_complete(content: &AssistantContent<'_>, ledger: &IssuedAnswers) -> Result<(), ApiError> {
+    let Some(call) =
+        content.blocks.iter().filter(|block| !block.is_sealed()).find_map(|block| block.location)
     else {
         return Ok(());
     };
@@ -290,10 +295,11 @@ fn check_complete(content: &Content<'_>, ledger: &Ledger) -> Result<(), ApiError
         .filter(|index| issued.get(*index).is_some_and(|block| block.seal().is_some()))
         .collect();
     for block in issued_seals {
-        let is_there =
-            content.sealed().any(|sealed| sealed.place == Some(Place { answer: call.answer, block }));
+        let is_there = content
+            .sealed()
+            .any(|sealed| sealed.location == Some(BlockLocation { answer: call.answer, block }));
         if !is_there {
-            return Err(content.modified(block));
+            return Err(content.modified_error(block));
         }
     }
     Ok(())

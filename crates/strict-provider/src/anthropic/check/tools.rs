@@ -5,11 +5,11 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::read::Node;
+use super::super::node::Node;
 use super::thinking::ThinkingConfig;
 use crate::protocol::ApiError;
 
-const TYPES: &[&str] = &["array", "boolean", "integer", "null", "number", "object", "string"];
+const SCHEMA_TYPES: &[&str] = &["array", "boolean", "integer", "null", "number", "object", "string"];
 
 /// Whether a tool may have this name: `^[a-zA-Z0-9_-]{1,64}$`.
 pub(super) fn is_tool_name(name: &str) -> bool {
@@ -54,7 +54,7 @@ fn check_tool<'a>(tool: &Node<'a>) -> Result<&'a str, ApiError> {
     ])?;
     let name = tool.required("name")?;
     if !is_tool_name(name.string()?) {
-        return Err(name.refuse("String should match pattern '^[a-zA-Z0-9_-]{1,64}$'"));
+        return Err(name.error("String should match pattern '^[a-zA-Z0-9_-]{1,64}$'"));
     }
     if let Some(description) = tool.member("description") {
         description.string()?;
@@ -71,12 +71,12 @@ fn check_input_schema(schema: &Node<'_>) -> Result<(), ApiError> {
         Some(_) => return Err(ApiError::invalid(format!("{}.type: Input should be 'object'", schema.path))),
     }
     if ["oneOf", "allOf", "anyOf"].iter().any(|keyword| members.contains_key(*keyword)) {
-        return Err(schema.refuse("input_schema does not support oneOf, allOf, or anyOf at the top level"));
+        return Err(schema.error("input_schema does not support oneOf, allOf, or anyOf at the top level"));
     }
     if is_schema(schema.value) {
         return Ok(());
     }
-    Err(schema.refuse(
+    Err(schema.error(
         "JSON schema is invalid. It must match JSON Schema draft 2020-12 \
          (https://json-schema.org/draft/2020-12). Learn more about tool use at \
          https://docs.claude.com/en/docs/tool-use.",
@@ -112,7 +112,7 @@ fn is_schema(schema: &Value) -> bool {
 }
 
 fn is_type(value: &Value) -> bool {
-    value.as_str().is_some_and(|kind| TYPES.contains(&kind))
+    value.as_str().is_some_and(|kind| SCHEMA_TYPES.contains(&kind))
 }
 
 fn check_choice(choice: &Node<'_>, names: &HashSet<&str>, thinking: ThinkingConfig) -> Result<(), ApiError> {

@@ -3,8 +3,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::super::error::{bad_field, invalid};
-use super::super::read::Node;
+use super::super::error::{invalid, invalid_field};
+use super::super::node::Node;
 use crate::protocol::ApiError;
 
 /// What a part may be, one of these. Those of the vendor's own tools are not among them: nothing here could
@@ -60,7 +60,7 @@ fn check_part(part: &Node<'_>, is_model: bool) -> Result<(), ApiError> {
                 "Invalid value at '{}' (oneof), oneof field 'data' is already set. Cannot set '{name}'",
                 part.path
             );
-            return Err(bad_field(&part.path, message));
+            return Err(invalid_field(&part.path, message));
         }
     };
     if let Some(thought) = part.member("thought") {
@@ -81,15 +81,15 @@ fn check_part(part: &Node<'_>, is_model: bool) -> Result<(), ApiError> {
 fn check_blob(blob: &Node<'_>) -> Result<(), ApiError> {
     blob.only(&["mimeType", "data", "displayName"])?;
     let Some(mime_type) = blob.member("mimeType") else {
-        return Err(blob.violates("the mime_type is not specified"));
+        return Err(blob.violation("the mime_type is not specified"));
     };
     mime_type.string()?;
-    let Some(data) = blob.member("data") else { return Err(blob.violates("the data is not specified")) };
+    let Some(data) = blob.member("data") else { return Err(blob.violation("the data is not specified")) };
     // Bytes are written in either alphabet.
     let standard = data.string()?.replace('-', "+").replace('_', "/");
     match STANDARD.decode(standard) {
         Ok(bytes) if !bytes.is_empty() => Ok(()),
-        _ => Err(bad_field(
+        _ => Err(invalid_field(
             &data.path,
             format!("Invalid value at '{}' (TYPE_BYTES), Base64 decoding failed", data.path),
         )),

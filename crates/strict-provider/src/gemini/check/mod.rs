@@ -10,10 +10,10 @@ mod tools;
 mod turns;
 
 use super::error::{invalid, unknown_model};
-use super::read::Node;
-use super::{STREAM, WHOLE, call, signs_always};
-use crate::ledger::Ledger;
-use crate::protocol::{ApiError, Incoming};
+use super::node::Node;
+use super::{GENERATE_METHOD, STREAM_METHOD, always_signs, model_and_method};
+use crate::issued::IssuedAnswers;
+use crate::protocol::{ApiError, IncomingRequest};
 
 const PARAMETERS: &[&str] = &[
     "model",
@@ -51,13 +51,13 @@ const GENERATION_CONFIG: &[&str] = &[
 ];
 
 /// Checks a request.
-pub(super) fn check(request: &Incoming, ledger: &Ledger) -> Result<(), ApiError> {
-    let (model, method) = call(&request.uri);
-    if model.is_empty() || ![WHOLE, STREAM].contains(&method) {
+pub(super) fn check(request: &IncomingRequest, ledger: &IssuedAnswers) -> Result<(), ApiError> {
+    let (model, method) = model_and_method(&request.uri);
+    if model.is_empty() || ![GENERATE_METHOD, STREAM_METHOD].contains(&method) {
         return Err(unknown_model(model));
     }
     let query = request.uri.query().unwrap_or_default();
-    if method == STREAM && !query.split('&').any(|pair| pair == "alt=sse") {
+    if method == STREAM_METHOD && !query.split('&').any(|pair| pair == "alt=sse") {
         return Err(invalid("this provider streams server-sent events only: `alt=sse` is missing"));
     }
     let root = Node::root(&request.body);
@@ -85,12 +85,12 @@ fn check_generation_config(root: &Node<'_>, model: &str) -> Result<(), ApiError>
     if let Some(limit) = config.member("maxOutputTokens")
         && limit.integer()? < 1
     {
-        return Err(limit.violates("max_output_tokens must be positive."));
+        return Err(limit.violation("max_output_tokens must be positive."));
     }
     if let Some(temperature) = config.member("temperature")
         && !(0.0..=2.0).contains(&temperature.number()?)
     {
-        return Err(temperature.violates("temperature must be in the range [0.0, 2.0]."));
+        return Err(temperature.violation("temperature must be in the range [0.0, 2.0]."));
     }
     if let Some(count) = config.member("candidateCount")
         && count.integer()? != 1
@@ -114,7 +114,7 @@ fn check_thinking(thinking: &Node<'_>, model: &str) -> Result<(), ApiError> {
     if let Some(level) = &level {
         let levels = ["THINKING_LEVEL_UNSPECIFIED", "MINIMAL", "LOW", "MEDIUM", "HIGH"];
         level.one_of("ThinkingConfig.ThinkingLevel", &levels)?;
-        if !signs_always(model) {
+        if !always_signs(model) {
             return Err(invalid("Thinking level is not supported for this model."));
         }
     }

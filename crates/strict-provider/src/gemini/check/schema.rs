@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::super::read::Node;
+use super::super::node::Node;
 use crate::protocol::ApiError;
 
 const KEYWORDS: &[&str] = &[
@@ -52,7 +52,7 @@ pub(super) fn check(schema: &Node<'_>) -> Result<(), ApiError> {
             text.string()?;
         }
     }
-    check_kind(schema, &kind)?;
+    check_type(schema, &kind)?;
     if let Some(items) = schema.member("items") {
         check(&items)?;
     }
@@ -63,19 +63,19 @@ pub(super) fn check(schema: &Node<'_>) -> Result<(), ApiError> {
 }
 
 /// What a type asks of its schema.
-fn check_kind(schema: &Node<'_>, kind: &str) -> Result<(), ApiError> {
+fn check_type(schema: &Node<'_>, kind: &str) -> Result<(), ApiError> {
     match kind {
         "OBJECT" if properties(schema)?.is_empty() => {
             Err(Node { path: format!("{}.properties", schema.path), value: schema.value }
-                .violates("should be non-empty for OBJECT type"))
+                .violation("should be non-empty for OBJECT type"))
         }
         "ARRAY" if schema.member("items").is_none() => {
             Err(Node { path: format!("{}.items", schema.path), value: schema.value }
-                .violates("missing field."))
+                .violation("missing field."))
         }
         "STRING" => match schema.member("format") {
             Some(format) if !["enum", "date-time"].contains(&format.string()?) => {
-                Err(format.violates("only 'enum' and 'date-time' are supported for STRING type"))
+                Err(format.violation("only 'enum' and 'date-time' are supported for STRING type"))
             }
             _ => Ok(()),
         },

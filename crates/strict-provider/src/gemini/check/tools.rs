@@ -4,11 +4,11 @@
 use std::collections::HashSet;
 
 use super::super::error::invalid;
-use super::super::read::Node;
+use super::super::node::Node;
 use super::schema;
 use crate::protocol::ApiError;
 
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 
 pub(super) fn check(root: &Node<'_>) -> Result<(), ApiError> {
     let mut names = HashSet::new();
@@ -41,11 +41,11 @@ fn check_declaration<'a>(declaration: &Node<'a>) -> Result<&'a str, ApiError> {
         "responseJsonSchema",
     ])?;
     let name = declaration.member("name").map_or(Ok(""), |name| name.string())?;
-    if !is_name(name) {
+    if !is_valid_name(name) {
         return Err(invalid(format!(
             "* GenerateContentRequest.{}.name: Invalid function name. Must start with a letter or an underscore. Must \
              be alphameric (a-z, A-Z, 0-9), underscores (_), dots (.), colons (:), or dashes (-), with a maximum \
-             length of {LONGEST_NAME}.\n",
+             length of {MAX_NAME_LEN}.\n",
             declaration.path
         )));
     }
@@ -54,7 +54,7 @@ fn check_declaration<'a>(declaration: &Node<'a>) -> Result<&'a str, ApiError> {
     }
     match (declaration.member("parameters"), declaration.member("parametersJsonSchema")) {
         (Some(_), Some(_)) => Err(declaration
-            .violates("parameters and parameters_json_schema are mutually exclusive; please set only one.")),
+            .violation("parameters and parameters_json_schema are mutually exclusive; please set only one.")),
         (Some(parameters), None) => schema::check(&parameters),
         // Any JSON Schema.
         (None, Some(parameters)) => parameters.object().map(|_| ()),
@@ -63,10 +63,10 @@ fn check_declaration<'a>(declaration: &Node<'a>) -> Result<&'a str, ApiError> {
     Ok(name)
 }
 
-fn is_name(name: &str) -> bool {
+fn is_valid_name(name: &str) -> bool {
     let is_first = |character: char| character.is_ascii_alphabetic() || character == '_';
     let is_allowed = |character: char| character.is_ascii_alphanumeric() || "_.:-".contains(character);
-    name.starts_with(is_first) && name.chars().all(is_allowed) && name.len() <= LONGEST_NAME
+    name.starts_with(is_first) && name.chars().all(is_allowed) && name.len() <= MAX_NAME_LEN
 }
 
 fn check_config(config: &Node<'_>, names: &HashSet<&str>) -> Result<(), ApiError> {

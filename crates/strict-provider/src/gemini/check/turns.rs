@@ -5,17 +5,17 @@
 use serde_json::Value;
 
 use super::super::error::invalid;
-use super::super::read::{Node, all, is_model};
+use super::super::node::{Node, is_model, members_of_parts};
 use crate::protocol::ApiError;
 
-const WRONG_NUMBER: &str = "Please ensure that the number of function response parts is equal to the number of \
+const RESPONSE_COUNT_MISMATCH: &str = "Please ensure that the number of function response parts is equal to the number of \
                             function call parts of the function call turn.";
 
 pub(super) fn check(contents: &[Node<'_>]) -> Result<(), ApiError> {
     for (index, content) in contents.iter().enumerate() {
         let before = index.checked_sub(1).and_then(|before| contents.get(before));
-        let calls: Vec<&Value> = all(content.value, "functionCall").collect();
-        let responds = all(content.value, "functionResponse").next().is_some();
+        let calls: Vec<&Value> = members_of_parts(content.value, "functionCall").collect();
+        let responds = members_of_parts(content.value, "functionResponse").next().is_some();
         if !calls.is_empty() {
             if before.is_none_or(|before| is_model(before.value)) {
                 return Err(invalid(
@@ -25,7 +25,9 @@ pub(super) fn check(contents: &[Node<'_>]) -> Result<(), ApiError> {
             }
             check_answered(&calls, contents.get(index + 1))?;
         }
-        if responds && before.is_none_or(|before| all(before.value, "functionCall").next().is_none()) {
+        if responds
+            && before.is_none_or(|before| members_of_parts(before.value, "functionCall").next().is_none())
+        {
             return Err(invalid(
                 "Please ensure that function response turn comes immediately after a function call turn.",
             ));
@@ -36,9 +38,9 @@ pub(super) fn check(contents: &[Node<'_>]) -> Result<(), ApiError> {
 
 fn check_answered(calls: &[&Value], next: Option<&Node<'_>>) -> Result<(), ApiError> {
     let responses: Vec<&Value> =
-        next.map(|next| all(next.value, "functionResponse").collect()).unwrap_or_default();
+        next.map(|next| members_of_parts(next.value, "functionResponse").collect()).unwrap_or_default();
     if responses.len() != calls.len() {
-        return Err(invalid(WRONG_NUMBER));
+        return Err(invalid(RESPONSE_COUNT_MISMATCH));
     }
     // The vendor guesses what belongs together by name and id; a client should not make it guess.
     let mut open = calls.to_vec();

@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use super::super::read::Node;
+use super::super::node::Node;
 use super::tools::check_function_name;
 use crate::protocol::{ApiError, Settings};
 

@@ -7,8 +7,8 @@ pub(crate) mod messages;
 mod pairing;
 pub(crate) mod tools;
 
-use super::read::Node;
-use crate::protocol::{ApiError, Incoming, Settings};
+use super::node::Node;
+use crate::protocol::{ApiError, IncomingRequest, Settings};
 
 /// The parameters of `POST /v1/chat/completions`.
 const PARAMETERS: &[&str] = &[
@@ -55,7 +55,7 @@ pub(crate) const REASONING_EFFORTS: &[&str] = &["none", "minimal", "low", "mediu
 pub(crate) const REASONING_MODELS: &[&str] = &["o1", "o3", "o4", "gpt-5"];
 
 /// Checks a request.
-pub(super) fn check(request: &Incoming, settings: &Settings) -> Result<(), ApiError> {
+pub(super) fn check(request: &IncomingRequest, settings: &Settings) -> Result<(), ApiError> {
     let root = Node::root(&request.body);
     let Some(members) = request.body.as_object() else {
         return Err(ApiError::invalid("We could not parse the JSON body of your request."));

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::super::read::Node;
+use super::super::node::Node;
 use crate::protocol::ApiError;
 
 pub(super) fn check(messages: &[Node<'_>]) -> Result<(), ApiError> {

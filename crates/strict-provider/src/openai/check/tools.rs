@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use super::super::read::Node;
+use super::super::node::Node;
 use crate::protocol::ApiError;
 
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_LEN: usize = 64;
 
 pub(super) fn check(root: &Node<'_>) -> Result<(), ApiError> {
     let mut names = Vec::new();
@@ -38,9 +38,9 @@ pub(crate) fn check_function_name(name: &Node<'_>) -> Result<(), ApiError> {
                       '^[a-zA-Z0-9_-]+$'.";
         return Err(name.invalid(detail).with_code("invalid_value"));
     }
-    if text.len() > LONGEST_NAME {
+    if text.len() > MAX_NAME_LEN {
         let detail = format!(
-            "string too long. Expected a string with maximum length {LONGEST_NAME}, but got a string with length {} \
+            "string too long. Expected a string with maximum length {MAX_NAME_LEN}, but got a string with length {} \
              instead.",
             text.len()
         );

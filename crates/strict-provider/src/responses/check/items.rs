@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::openai::check::messages::check_image_url;
 use crate::openai::check::tools::check_function_name;
-use crate::openai::read::Node;
+use crate::openai::node::Node;
 use crate::protocol::ApiError;
 
 /// The items that this provider knows. Those of the vendor's own tools are not among them: nothing here could

@@ -8,10 +8,10 @@ mod pairing;
 mod reasoning;
 mod tools;
 
-use crate::ledger::Ledger;
+use crate::issued::IssuedAnswers;
 use crate::openai::check::{REASONING_EFFORTS, REASONING_MODELS};
-use crate::openai::read::Node;
-use crate::protocol::{ApiError, Incoming};
+use crate::openai::node::Node;
+use crate::protocol::{ApiError, IncomingRequest};
 
 /// The parameters of `POST /v1/responses`.
 const PARAMETERS: &[&str] = &[
@@ -47,7 +47,7 @@ const PARAMETERS: &[&str] = &[
     "truncation",
     "user",
 ];
-const INCLUDABLES: &[&str] = &[
+const INCLUDABLE_VALUES: &[&str] = &[
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -58,18 +58,18 @@ const INCLUDABLES: &[&str] = &[
     "web_search_call.results",
 ];
 /// Models whose name begins so do not reason, and refuse to be asked for it.
-const PLAIN_MODELS: &[&str] = &["gpt-3.5", "gpt-4", "chatgpt-4o"];
-const LEAST_OUTPUT_TOKENS: i64 = 16;
+const NON_REASONING_MODELS: &[&str] = &["gpt-3.5", "gpt-4", "chatgpt-4o"];
+const MIN_OUTPUT_TOKENS: i64 = 16;
 
 /// Checks a request.
-pub(super) fn check(request: &Incoming, ledger: &Ledger) -> Result<(), ApiError> {
+pub(super) fn check(request: &IncomingRequest, ledger: &IssuedAnswers) -> Result<(), ApiError> {
     let root = Node::root(&request.body);
     if !request.body.is_object() {
         return Err(ApiError::invalid("We could not parse the JSON body of your request."));
     }
     root.only(PARAMETERS)?;
     root.required("model")?.string()?;
-    check_state(&root)?;
+    check_stateless(&root)?;
     check_scalars(&root)?;
     check_reasoning_settings(&root, request.model())?;
     tools::check(&root)?;
@@ -84,7 +84,7 @@ pub(super) fn check(request: &Incoming, ledger: &Ledger) -> Result<(), ApiError>
 }
 
 /// Nothing is kept between requests here, so nothing can be referred to.
-fn check_state(root: &Node<'_>) -> Result<(), ApiError> {
+fn check_stateless(root: &Node<'_>) -> Result<(), ApiError> {
     if let Some(previous) = root.member("previous_response_id") {
         let message = format!("Previous response with id '{}' not found.", previous.string()?);
         return Err(ApiError::invalid(message)
@@ -112,9 +112,9 @@ fn check_scalars(root: &Node<'_>) -> Result<(), ApiError> {
     }
     if let Some(limit) = root.member("max_output_tokens") {
         let value = limit.integer()?;
-        if value < LEAST_OUTPUT_TOKENS {
+        if value < MIN_OUTPUT_TOKENS {
             let detail = format!(
-                "integer below minimum value. Expected a value >= {LEAST_OUTPUT_TOKENS}, but got {value} instead."
+                "integer below minimum value. Expected a value >= {MIN_OUTPUT_TOKENS}, but got {value} instead."
             );
             return Err(limit.invalid(&detail).with_code("integer_below_min_value"));
         }
@@ -129,7 +129,9 @@ fn check_scalars(root: &Node<'_>) -> Result<(), ApiError> {
         truncation.one_of(&["auto", "disabled"])?;
     }
     match root.member("include") {
-        Some(include) => include.list()?.iter().try_for_each(|wanted| wanted.one_of(INCLUDABLES).map(|_| ())),
+        Some(include) => {
+            include.list()?.iter().try_for_each(|wanted| wanted.one_of(INCLUDABLE_VALUES).map(|_| ()))
+        }
         None => Ok(()),
     }
 }
@@ -144,7 +146,7 @@ fn check_reasoning_settings(root: &Node<'_>, model: &str) -> Result<(), ApiError
         reasoning.only(&["effort", "summary", "generate_summary", "context", "mode"])?;
         if let Some(effort) = reasoning.member("effort") {
             effort.one_of(REASONING_EFFORTS)?;
-            if begins_with(PLAIN_MODELS) {
+            if begins_with(NON_REASONING_MODELS) {
                 return unsupported("reasoning.effort");
             }
         }
@@ -155,7 +157,7 @@ fn check_reasoning_settings(root: &Node<'_>, model: &str) -> Result<(), ApiError
     let wants_encrypted = root.member("include").is_some_and(|include| {
         include.value.as_array().is_some_and(|all| all.iter().any(|one| one == "reasoning.encrypted_content"))
     });
-    if wants_encrypted && begins_with(PLAIN_MODELS) {
+    if wants_encrypted && begins_with(NON_REASONING_MODELS) {
         let message = "Encrypted content is not supported with this model.";
         return Err(ApiError::invalid(message).with_param("include"));
     }

@@ -5,16 +5,16 @@
 
 use axum::http::StatusCode;
 
-use super::super::error::{moved, unverified};
-use super::super::read::{kind, text};
-use crate::ledger::{IssuedBlock, IssuedItem, ItemKind, Ledger, Place};
-use crate::openai::read::Node;
+use super::super::error::{mismatched_item_id, unverified_content};
+use super::super::read::{item_type, text_member};
+use crate::issued::{BlockLocation, IssuedAnswers, IssuedBlock, IssuedItem, ItemKind};
+use crate::openai::node::Node;
 use crate::protocol::ApiError;
 
-pub(super) fn check(items: &[Node<'_>], model: &str, ledger: &Ledger) -> Result<(), ApiError> {
+pub(super) fn check(items: &[Node<'_>], model: &str, ledger: &IssuedAnswers) -> Result<(), ApiError> {
     for (index, item) in items.iter().enumerate() {
         let before = items.get(..index).unwrap_or_default();
-        match kind(item.value) {
+        match item_type(item.value) {
             "reasoning" => {
                 let place = check_issued(item, model, ledger)?;
                 check_followed(item, items.get(index + 1), place, ledger)?;
@@ -28,25 +28,25 @@ pub(super) fn check(items: &[Node<'_>], model: &str, ledger: &Ledger) -> Result<
 
 /// A reasoning item is one that was issued, for this model, and can be read again: from its encrypted content
 /// or from what the vendor kept.
-fn check_issued(item: &Node<'_>, model: &str, ledger: &Ledger) -> Result<Place, ApiError> {
-    let id = text(item.value, "id");
+fn check_issued(item: &Node<'_>, model: &str, ledger: &IssuedAnswers) -> Result<BlockLocation, ApiError> {
+    let id = text_member(item.value, "id");
     let Some(encrypted) = item.member("encrypted_content") else {
-        return match ledger.item(id).map(|place| (place, issued_item(place, ledger))) {
+        return match ledger.find_item(id).map(|place| (place, issued_item(place, ledger))) {
             Some((place, Some(issued))) if issued.is_stored => Ok(place),
-            _ => Err(not_kept(id)),
+            _ => Err(not_persisted(id)),
         };
     };
     let encrypted = encrypted.string()?;
-    let place = ledger.sealed(encrypted).ok_or_else(|| unverified(encrypted))?;
+    let place = ledger.find_sealed(encrypted).ok_or_else(|| unverified_content(encrypted))?;
     match (issued_item(place, ledger), ledger.answer(place)) {
         (Some(issued), Some(answer)) if answer.model == model => {
             if issued.id == id {
                 Ok(place)
             } else {
-                Err(moved(id))
+                Err(mismatched_item_id(id))
             }
         }
-        _ => Err(unverified(encrypted)),
+        _ => Err(unverified_content(encrypted)),
     }
 }
 
@@ -54,18 +54,18 @@ fn check_issued(item: &Node<'_>, model: &str, ledger: &Ledger) -> Result<Place, 
 fn check_followed(
     item: &Node<'_>,
     next: Option<&Node<'_>>,
-    place: Place,
-    ledger: &Ledger,
+    place: BlockLocation,
+    ledger: &IssuedAnswers,
 ) -> Result<(), ApiError> {
-    let following = issued_item(Place { block: place.block + 1, ..place }, ledger);
+    let following = issued_item(BlockLocation { block: place.block + 1, ..place }, ledger);
     let is_there = match (following, next) {
-        (Some(following), Some(next)) => is_same(following, next),
+        (Some(following), Some(next)) => is_same_item(following, next),
         _ => false,
     };
     if is_there {
         return Ok(());
     }
-    let id = text(item.value, "id");
+    let id = text_member(item.value, "id");
     Err(ApiError::invalid(format!(
         "Item '{id}' of type 'reasoning' was provided without its required following item."
     ))
@@ -73,40 +73,43 @@ fn check_followed(
 }
 
 /// Whether an input item may be the issued one. Ids may be left out, except those of reasoning.
-fn is_same(issued: &IssuedItem, item: &Node<'_>) -> bool {
+fn is_same_item(issued: &IssuedItem, item: &Node<'_>) -> bool {
     let has_kind = match issued.kind {
-        ItemKind::Reasoning { .. } => kind(item.value) == "reasoning",
-        ItemKind::Message => kind(item.value) == "message" && text(item.value, "role") == "assistant",
-        ItemKind::FunctionCall => kind(item.value) == "function_call",
+        ItemKind::Reasoning { .. } => item_type(item.value) == "reasoning",
+        ItemKind::Message => {
+            item_type(item.value) == "message" && text_member(item.value, "role") == "assistant"
+        }
+        ItemKind::FunctionCall => item_type(item.value) == "function_call",
     };
     has_kind && item.member("id").is_none_or(|id| id.value == issued.id.as_str())
 }
 
 /// An item that is given with its id was made from the reasoning before it in its answer.
-fn check_has_reasoning(item: &Node<'_>, before: &[Node<'_>], ledger: &Ledger) -> Result<(), ApiError> {
-    let id = text(item.value, "id");
-    let Some(place) = ledger.item(id) else { return Ok(()) };
-    let earlier = (0..place.block).rev().filter_map(|block| issued_item(Place { block, ..place }, ledger));
+fn check_has_reasoning(item: &Node<'_>, before: &[Node<'_>], ledger: &IssuedAnswers) -> Result<(), ApiError> {
+    let id = text_member(item.value, "id");
+    let Some(place) = ledger.find_item(id) else { return Ok(()) };
+    let earlier =
+        (0..place.block).rev().filter_map(|block| issued_item(BlockLocation { block, ..place }, ledger));
     let Some(reasoning) = earlier.into_iter().find(|issued| issued.is_reasoning()) else { return Ok(()) };
-    if before.iter().any(|given| text(given.value, "id") == reasoning.id) {
+    if before.iter().any(|given| text_member(given.value, "id") == reasoning.id) {
         return Ok(());
     }
     Err(ApiError::invalid(format!(
         "Item '{id}' of type '{}' was provided without its required 'reasoning' item: '{}'.",
-        kind(item.value),
+        item_type(item.value),
         reasoning.id
     ))
     .with_param("input"))
 }
 
-fn issued_item(place: Place, ledger: &Ledger) -> Option<&IssuedItem> {
+fn issued_item(place: BlockLocation, ledger: &IssuedAnswers) -> Option<&IssuedItem> {
     match ledger.block(place)? {
         IssuedBlock::Item(item) => Some(item),
         _ => None,
     }
 }
 
-fn not_kept(id: &str) -> ApiError {
+fn not_persisted(id: &str) -> ApiError {
     let message = format!(
         "Item with id '{id}' not found. Items are not persisted when `store` is set to false. Try again with `store` \
          set to true, or remove this item from your input."

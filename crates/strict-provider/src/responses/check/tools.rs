@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::openai::check::tools::{check_function_name, check_parameters};
-use crate::openai::read::Node;
+use crate::openai::node::Node;
 use crate::protocol::ApiError;
 
 pub(super) fn check(root: &Node<'_>) -> Result<(), ApiError> {

@@ -3,8 +3,8 @@
 use bollard::query_parameters::{KillContainerOptionsBuilder, RestartContainerOptions, StopContainerOptions};
 
 use super::super::*;
-use super::silence::{Mode, Proxy};
-use super::support::{Fixture, another, next, own, tell, until};
+use super::support::{Fixture, new_backend, next_exit, poll_until, send_command, target_of};
+use super::unresponsive::{Mode, Proxy};
 
 #[tokio::test]
 async fn lesson_o05_what_ends_behind_our_back_is_noticed() {
@@ -14,7 +14,7 @@ async fn lesson_o05_what_ends_behind_our_back_is_noticed() {
     for (deed, how) in [("kill", 137), ("stop", 7), ("remove", 137), ("end", 128 + 10)] {
         let launch = fixture.launch();
         let port = launch.port;
-        let instance = fixture.launched(launch).await;
+        let instance = fixture.launch_and_wait(launch).await;
         match deed {
             "kill" => {
                 let kill = KillContainerOptionsBuilder::new().signal("SIGKILL").build();
@@ -25,18 +25,18 @@ async fn lesson_o05_what_ends_behind_our_back_is_noticed() {
             // By itself: the server is the parent of the shell that it runs this in.
             _ => {
                 let end = "exec python3 -c 'import os, signal; os.kill(os.getppid(), signal.SIGUSR1)'";
-                tell(port, end).await;
+                send_command(port, end).await;
             }
         }
-        let exit = next(&mut exits).await;
+        let exit = next_exit(&mut exits).await;
         assert_eq!((exit.engine_id, &exit.instance), (fixture.engine_id, &instance), "{deed}");
-        assert_eq!(exit.how, Some(format!("exit code {how}")), "{deed}");
+        assert_eq!(exit.reason, Some(format!("exit code {how}")), "{deed}");
         // The daemon tells of an end a moment before it lists it.
         let ended = async || {
             let listed = fixture.backend.list().await.unwrap();
-            listed.iter().all(|listed| !listed.alive).then_some(())
+            listed.iter().all(|listed| !listed.running).then_some(())
         };
-        until(deed, ended).await;
+        poll_until(deed, ended).await;
     }
 }
 
@@ -44,15 +44,19 @@ async fn lesson_o05_what_ends_behind_our_back_is_noticed() {
 async fn a_container_that_was_begun_again_is_known_to_run_and_its_next_end_is_told() {
     let Some(fixture) = Fixture::new().await else { return };
     let mut exits = fixture.backend.exits();
-    let instance = fixture.launched(fixture.launch()).await;
+    let instance = fixture.launch_and_wait(fixture.launch()).await;
     fixture.docker.restart_container(instance.as_str(), None::<RestartContainerOptions>).await.unwrap();
-    assert_eq!(next(&mut exits).await.instance, instance);
-    until("it runs again", async || fixture.backend.runs(&instance).await.unwrap().then_some(())).await;
-    fixture.backend.kill(own(fixture.engine_id)).await.unwrap();
-    assert_eq!(next(&mut exits).await.instance, instance);
-    until("it has ended", async || (!fixture.backend.runs(&instance).await.unwrap()).then_some(())).await;
-    fixture.backend.clear(own(fixture.engine_id)).await.unwrap();
-    assert!(!fixture.backend.runs(&instance).await.unwrap());
+    assert_eq!(next_exit(&mut exits).await.instance, instance);
+    poll_until("it runs again", async || fixture.backend.is_running(&instance).await.unwrap().then_some(()))
+        .await;
+    fixture.backend.kill(target_of(fixture.engine_id)).await.unwrap();
+    assert_eq!(next_exit(&mut exits).await.instance, instance);
+    poll_until("it has ended", async || {
+        (!fixture.backend.is_running(&instance).await.unwrap()).then_some(())
+    })
+    .await;
+    fixture.backend.remove_instance(target_of(fixture.engine_id)).await.unwrap();
+    assert!(!fixture.backend.is_running(&instance).await.unwrap());
 }
 
 /// The stream breaks off, engines end meanwhile or afterwards: each end is told once.
@@ -60,7 +64,7 @@ async fn a_container_that_was_begun_again_is_known_to_run_and_its_next_end_is_to
 async fn lesson_o05_no_end_is_missed_while_the_daemon_is_away() {
     let Some(fixture) = Fixture::new().await else { return };
     let proxy = Proxy::new(fixture.folder());
-    let backend = another(&fixture.with(|options| options.socket.clone_from(&proxy.socket)));
+    let backend = new_backend(&fixture.with(|options| options.socket.clone_from(&proxy.socket)));
     let mut exits = backend.exits();
     let ids: Vec<_> = (0..4).map(|_| EngineId::new()).collect();
     let mut instances = Vec::new();
@@ -74,14 +78,14 @@ async fn lesson_o05_no_end_is_missed_while_the_daemon_is_away() {
         let unreachable = tokio::time::timeout(Duration::from_millis(300), backend.list()).await;
         assert!(!matches!(unreachable, Ok(Ok(_))), "the daemon is away");
         proxy.set(Mode::Forward);
-        let exit = next(&mut exits).await;
+        let exit = next_exit(&mut exits).await;
         assert_eq!((exit.engine_id, &exit.instance), (ids[at], &instances[at]));
     }
     // The stream is whole again: what ends now is told too, and nothing of the above a second time.
-    backend.kill(own(ids[3])).await.unwrap();
-    let exit = next(&mut exits).await;
-    assert_eq!((exit.instance, exit.how.as_deref()), (instances[3].clone(), Some("exit code 137")));
-    backend.clear(own(ids[3])).await.unwrap();
+    backend.kill(target_of(ids[3])).await.unwrap();
+    let exit = next_exit(&mut exits).await;
+    assert_eq!((exit.instance, exit.reason.as_deref()), (instances[3].clone(), Some("exit code 137")));
+    backend.remove_instance(target_of(ids[3])).await.unwrap();
 }
 
 #[tokio::test]
@@ -92,7 +96,7 @@ async fn an_engine_that_ends_at_once_is_told_of() {
     // Its standard library is not there: it ends before it says anything.
     launch.env.push(("PYTHONHOME".into(), secrecy::SecretString::from("/nowhere")));
     let instance = fixture.backend.launch(launch).await.unwrap();
-    let exit = next(&mut exits).await;
-    assert_eq!((exit.instance, exit.how.as_deref()), (instance, Some("exit code 1")));
+    let exit = next_exit(&mut exits).await;
+    assert_eq!((exit.instance, exit.reason.as_deref()), (instance, Some("exit code 1")));
     assert!(!fixture.backend.log_tail(fixture.engine_id, 20).await.unwrap().is_empty());
 }

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::super::*;
-use super::support::{Fixture, another, own};
+use super::support::{Fixture, new_backend, target_of};
 
 #[tokio::test]
 async fn lesson_o18_a_folder_that_cannot_be_made_is_said_and_nothing_is_left() {
@@ -12,7 +12,7 @@ async fn lesson_o18_a_folder_that_cannot_be_made_is_said_and_nothing_is_left() {
     std::fs::write(&file, "in the way").unwrap();
     // Nobody may make a folder in either of them, root included.
     for root in [file.join("engines"), PathBuf::from("/proc/roundhouse/engines")] {
-        let backend = another(&fixture.with(|options| options.data_root.clone_from(&root)));
+        let backend = new_backend(&fixture.with(|options| options.data_root.clone_from(&root)));
         let error = backend.launch(fixture.launch()).await.unwrap_err();
         let is_named = matches!(&error, BackendError::Failed(why) if why.contains("folder cannot be used"));
         assert!(is_named, "{error}");
@@ -29,7 +29,7 @@ async fn lesson_o14_a_link_in_a_folders_place_is_not_followed() {
     std::fs::write(outside.join("precious"), "data").unwrap();
     symlink(&outside, fixture.options.data_root.join(fixture.engine_id.to_string())).unwrap();
     assert!(fixture.backend.launch(fixture.launch()).await.is_err());
-    assert!(fixture.backend.remove(own(fixture.engine_id)).await.is_err());
+    assert!(fixture.backend.remove_with_data(target_of(fixture.engine_id)).await.is_err());
     assert_eq!(fixture.containers().await, []);
     assert!(outside.join("precious").exists());
 }

@@ -6,7 +6,7 @@ use bollard::models::{Ipam, IpamConfig, NetworkCreateRequest};
 use bollard::query_parameters::InspectNetworkOptions;
 
 use super::super::*;
-use super::support::{Fixture, another, inside, own};
+use super::support::{Fixture, new_backend, run_inside, target_of};
 
 impl Fixture {
     async fn make_network(&self, icc: &str, subnet: Option<&str>) {
@@ -35,8 +35,8 @@ async fn engines_cannot_reach_one_another() {
     let Some(fixture) = Fixture::new().await else { return };
     let (first, second) = (fixture.launch(), fixture.launch_of(EngineId::new()));
     let (port, second_id) = (first.port, second.engine_id);
-    fixture.launched(first).await;
-    fixture.launched(second).await;
+    fixture.launch_and_wait(first).await;
+    fixture.launch_and_wait(second).await;
     let call = |address: &str| {
         format!(
             "python3 -c 'import socket; s = socket.create_connection((\"{address}\", 8000), 3); \
@@ -45,9 +45,9 @@ async fn engines_cannot_reach_one_another() {
     };
     // That it could reach one at all is shown by its own.
     let own = fixture.address_of(fixture.engine_id).await;
-    assert_eq!(inside(port, &call(&own)).await, "reached");
+    assert_eq!(run_inside(port, &call(&own)).await, "reached");
     let other = fixture.address_of(second_id).await;
-    let said = inside(port, &call(&other)).await;
+    let said = run_inside(port, &call(&other)).await;
     assert!(said.contains("timed out") || said.contains("unreachable"), "{said}");
 }
 
@@ -59,17 +59,17 @@ async fn a_missing_network_is_made_and_made_again() {
     let options = looked.await.unwrap().options.unwrap();
     assert_eq!(options["com.docker.network.bridge.enable_icc"], "false");
     fixture.docker.remove_network(&fixture.options.network).await.unwrap();
-    fixture.launched(fixture.launch()).await;
+    fixture.launch_and_wait(fixture.launch()).await;
     // Another orchestrator takes it as it is.
-    another(&fixture.options).check_network().await.unwrap();
+    new_backend(&fixture.options).check_network().await.unwrap();
 }
 
 /// Somebody removes the network while all engines rest, and makes one of the same name by hand.
 #[tokio::test]
 async fn a_network_that_took_the_place_of_the_checked_one_is_refused() {
     let Some(fixture) = Fixture::new().await else { return };
-    fixture.launched(fixture.launch()).await;
-    fixture.backend.stop(own(fixture.engine_id), Duration::from_secs(30)).await.unwrap();
+    fixture.launch_and_wait(fixture.launch()).await;
+    fixture.backend.stop(target_of(fixture.engine_id), Duration::from_secs(30)).await.unwrap();
     fixture.docker.remove_network(&fixture.options.network).await.unwrap();
     fixture.make_network("true", None).await;
     let error = fixture.backend.launch(fixture.launch()).await.unwrap_err();
@@ -83,7 +83,7 @@ async fn a_network_that_took_the_place_of_the_checked_one_is_refused() {
 #[tokio::test]
 async fn orchestrators_that_begin_at_once_make_one_network() {
     let Some(fixture) = Fixture::new().await else { return };
-    let backends: Vec<_> = (0..8).map(|_| another(&fixture.options)).collect();
+    let backends: Vec<_> = (0..8).map(|_| new_backend(&fixture.options)).collect();
     let checks = backends.iter().map(|backend| backend.check_network());
     for checked in futures::future::join_all(checks).await {
         checked.unwrap();
@@ -104,9 +104,9 @@ async fn a_network_that_does_not_keep_engines_apart_is_refused() {
     assert_eq!(fixture.containers().await, []);
     // Nor is the host's own network, or the one that all containers join.
     for network in ["host", "bridge", "none"] {
-        let backend = another(&fixture.with(|options| options.network = network.into()));
+        let backend = new_backend(&fixture.with(|options| options.network = network.into()));
         let fault = backend.check_network().await.unwrap_err();
-        assert!(matches!(fault, NetworkFault::Open { .. }), "{fault}");
+        assert!(matches!(fault, NetworkFault::NotIsolated { .. }), "{fault}");
     }
 }
 
@@ -115,10 +115,10 @@ async fn lesson_o13_a_full_network_is_said_and_nothing_is_left() {
     let Some(fixture) = Fixture::new().await else { return };
     // Room for the gateway and one more.
     fixture.make_network("false", Some("10.253.217.4/30")).await;
-    fixture.launched(fixture.launch()).await;
+    fixture.launch_and_wait(fixture.launch()).await;
     let error = fixture.backend.launch(fixture.launch_of(EngineId::new())).await.unwrap_err();
-    assert!(matches!(error, BackendError::Full(_)), "{error}");
-    assert_eq!(fixture.containers().await, [(fixture.engine_id, Life::Running)]);
-    fixture.backend.remove(own(fixture.engine_id)).await.unwrap();
-    fixture.launched(fixture.launch_of(EngineId::new())).await;
+    assert!(matches!(error, BackendError::NoCapacity(_)), "{error}");
+    assert_eq!(fixture.containers().await, [(fixture.engine_id, ContainerState::Running)]);
+    fixture.backend.remove_with_data(target_of(fixture.engine_id)).await.unwrap();
+    fixture.launch_and_wait(fixture.launch_of(EngineId::new())).await;
 }

@@ -19,18 +19,18 @@ fn options() -> Options {
     }
 }
 
-fn launch() -> Launch {
+fn launch() -> LaunchSpec {
     let hash = "54ec7c3cb55ad24e42cb7a2b4b7d7a1b4f6ad7b9d1c1a2b3c4d5e6f708192a3b";
-    Launch {
+    LaunchSpec {
         engine_id: EngineId::new(),
         product_id: ProductId::new(),
         generation: 3,
-        first: true,
+        is_first: true,
         image: "svc-engine:0.1.0".parse().unwrap(),
         port: 9_001,
         key_hash: KeyHash::from_hex(hash).unwrap(),
         env: vec![("LLM_API_KEY".into(), SecretString::from("provider secret"))],
-        caps: Caps::default(),
+        limits: ResourceLimits::default(),
     }
 }
 
@@ -51,21 +51,22 @@ fn lesson_o19_the_container_is_the_one_that_is_kept() {
 
 #[test]
 fn caps_are_the_policys_and_what_the_kernel_takes() {
-    let host =
-        |caps| spec::container(&options(), &Launch { caps, ..launch() }, "NETWORK").host_config.unwrap();
-    let caps = Caps { memory_mb: Some(64), cpus: Some(0.5), pids: Some(16) };
+    let host = |caps| {
+        spec::container(&options(), &LaunchSpec { limits: caps, ..launch() }, "NETWORK").host_config.unwrap()
+    };
+    let caps = ResourceLimits { memory_mb: Some(64), cpus: Some(0.5), pids: Some(16) };
     let tight = host(caps);
     assert_eq!((tight.memory, tight.memory_swap), (Some(64 << 20), Some(64 << 20)));
     assert_eq!(
         (tight.cpu_quota, tight.cpu_period, tight.pids_limit),
         (Some(50_000), Some(100_000), Some(16))
     );
-    assert_eq!(spec::caps_of(&tight), caps);
+    assert_eq!(spec::limits_of(&tight), caps);
     // What no machine has is no cap at all, and what is too little for the kernel is the least that it takes.
-    let loose = host(Caps { memory_mb: Some(u64::MAX), cpus: Some(1e300), pids: Some(u64::MAX) });
+    let loose = host(ResourceLimits { memory_mb: Some(u64::MAX), cpus: Some(1e300), pids: Some(u64::MAX) });
     assert_eq!((loose.memory, loose.cpu_quota), (Some(i64::MAX), Some(i64::MAX)));
     assert_eq!(loose.pids_limit, Some(4_194_304));
-    assert_eq!(host(Caps { cpus: Some(1e-9), ..Caps::default() }).cpu_quota, Some(1_000));
+    assert_eq!(host(ResourceLimits { cpus: Some(1e-9), ..ResourceLimits::default() }).cpu_quota, Some(1_000));
 }
 
 fn refused(status_code: u16, message: &str) -> Error {
@@ -83,10 +84,10 @@ fn lesson_o13_a_host_or_network_without_room_is_told_from_a_daemon_that_fails() 
         "fork/exec /usr/bin/containerd-shim: resource temporarily unavailable",
         "open /dev/ptmx: too many open files",
     ] {
-        let error = of_launch(&refused(500, message), &launch());
-        assert!(matches!(error, BackendError::Full(_)), "{error}");
+        let error = launch_error(&refused(500, message), &launch());
+        assert!(matches!(error, BackendError::NoCapacity(_)), "{error}");
     }
-    let error = of_launch(&refused(500, "OCI runtime create failed"), &launch());
+    let error = launch_error(&refused(500, "OCI runtime create failed"), &launch());
     assert!(matches!(&error, BackendError::Failed(why) if why.contains("500: OCI runtime")), "{error}");
 }
 
@@ -97,10 +98,10 @@ fn a_taken_port_and_a_missing_image_are_told_apart() {
          already allocated",
         "Error starting userland proxy: listen tcp4 127.0.0.1:9001: bind: address already in use",
     ] {
-        assert_eq!(of_launch(&refused(500, message), &launch()), BackendError::PortTaken(9_001));
+        assert_eq!(launch_error(&refused(500, message), &launch()), BackendError::PortTaken(9_001));
     }
     let image = "svc-engine:0.1.0".parse().unwrap();
-    let error = of_launch(&refused(404, "No such image: svc-engine:0.1.0"), &launch());
+    let error = launch_error(&refused(404, "No such image: svc-engine:0.1.0"), &launch());
     assert_eq!(error, BackendError::NoImage(image));
     assert!(is_network_gone(&refused(404, "network engine_net not found")));
     assert!(!is_network_gone(&refused(404, "No such container: network")));
@@ -114,11 +115,11 @@ fn a_daemon_that_says_nothing_is_out_of_reach_and_one_that_is_not_understood_has
         Error::SocketNotFoundError("/run/docker.sock".into()),
         Error::IOError { err: io },
     ] {
-        let error = told(&error);
+        let error = docker_backend_error(&error);
         assert!(matches!(error, BackendError::Unreachable(_)), "{error}");
     }
     let garbled = serde_json::from_str::<Value>("<html>").unwrap_err();
-    let error = told(&Error::JsonSerdeError { err: garbled });
+    let error = docker_backend_error(&Error::JsonSerdeError { err: garbled });
     assert!(matches!(error, BackendError::Failed(_)), "{error}");
 }
 

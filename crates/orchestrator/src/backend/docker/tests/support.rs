@@ -23,12 +23,12 @@ use uuid::Uuid;
 use super::super::*;
 
 /// How long anything may take on a machine that has much else to do.
-const DEADLINE: Duration = Duration::from_mins(1);
+const TEST_TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(super) const SOCKET: &str = "/var/run/docker.sock";
 
 /// Says that it is ready and, on its port, runs each line that it is sent. Told to end, it does with code 7.
-const ENGINE: &str = r#"
+const ENGINE_SCRIPT: &str = r#"
 import os, signal, socket, subprocess, sys
 def end(*_): os._exit(7)
 signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ.get("STUBBORN") else end)
@@ -67,52 +67,52 @@ impl Fixture {
             deployment_id: Uuid::now_v7().simple().to_string(),
             data_root: folder.path().join("engines"),
             catalog: folder.path().join("catalog"),
-            user: User::of_engines(),
+            user: User::for_engines(),
         };
         std::fs::create_dir(&options.data_root).unwrap();
         std::fs::create_dir(&options.catalog).unwrap();
         std::fs::write(options.catalog.join("soul.md"), "who it is").unwrap();
-        let backend = another(&options);
+        let backend = new_backend(&options);
         Some(Self { backend, options, engine_id: EngineId::new(), docker, image, folder })
     }
 
-    pub(super) fn launch(&self) -> Launch {
+    pub(super) fn launch(&self) -> LaunchSpec {
         self.launch_of(self.engine_id)
     }
 
-    pub(super) fn launch_of(&self, engine_id: EngineId) -> Launch {
-        Launch {
+    pub(super) fn launch_of(&self, engine_id: EngineId) -> LaunchSpec {
+        LaunchSpec {
             engine_id,
             product_id: ProductId::new(),
             generation: 3,
-            first: true,
+            is_first: true,
             image: self.image.clone(),
             port: free_port(),
             key_hash: EngineKey::generate().unwrap().hash(),
             env: vec![("LLM_API_KEY".into(), SecretString::from("provider secret"))],
-            caps: Caps::default(),
+            limits: ResourceLimits::default(),
         }
     }
 
     /// One that cannot be told to end.
-    pub(super) fn stubborn(&self) -> Launch {
+    pub(super) fn stubborn(&self) -> LaunchSpec {
         let mut launch = self.launch();
         launch.env.push(("STUBBORN".into(), SecretString::from("1")));
         launch
     }
 
     /// Launches, and waits until the engine answers.
-    pub(super) async fn launched(&self, launch: Launch) -> Instance {
+    pub(super) async fn launch_and_wait(&self, launch: LaunchSpec) -> Instance {
         let port = launch.port;
         let instance = self.backend.launch(launch).await.unwrap();
-        assert_eq!(inside(port, "echo hello").await, "hello");
+        assert_eq!(run_inside(port, "echo hello").await, "hello");
         instance
     }
 
     /// The states of the deployment's containers, as the daemon has them.
-    pub(super) async fn containers(&self) -> Vec<(EngineId, Life)> {
+    pub(super) async fn containers(&self) -> Vec<(EngineId, ContainerState)> {
         let found = self.backend.inner.containers(None).await.unwrap();
-        found.into_iter().map(|(engine_id, container)| (engine_id, container.life)).collect()
+        found.into_iter().map(|(engine_id, container)| (engine_id, container.state)).collect()
     }
 
     /// The same options, in a folder of this test.
@@ -164,18 +164,18 @@ impl Drop for Fixture {
 }
 
 /// An engine as whoever launched it with [`Fixture::launch`] may act on it.
-pub(super) const fn own(engine_id: EngineId) -> Target {
+pub(super) const fn target_of(engine_id: EngineId) -> Target {
     Target { engine_id, generation: 3 }
 }
 
 /// The backend of an orchestrator that begins later, or of another deployment.
-pub(super) fn another(options: &Options) -> Arc<DockerBackend> {
+pub(super) fn new_backend(options: &Options) -> Arc<DockerBackend> {
     Arc::new(DockerBackend::new(options.clone(), Arc::new(SystemClock::new())))
 }
 
 /// What the engine on `port` says to `command`, as soon as it answers.
-pub(super) async fn inside(port: u16, command: &str) -> String {
-    until("an engine answers", async || {
+pub(super) async fn run_inside(port: u16, command: &str) -> String {
+    poll_until("an engine answers", async || {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.ok()?;
         stream.write_all(format!("{command}\n").as_bytes()).await.ok()?;
         let mut said = String::new();
@@ -186,14 +186,14 @@ pub(super) async fn inside(port: u16, command: &str) -> String {
 }
 
 /// Sends an engine that answers a command that it will not live to answer.
-pub(super) async fn tell(port: u16, command: &str) {
+pub(super) async fn send_command(port: u16, command: &str) {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
     stream.write_all(format!("{command}\n").as_bytes()).await.unwrap();
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
 /// What `probe` finds, as soon as it finds something.
-pub(super) async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
+pub(super) async fn poll_until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let found = async {
         loop {
             if let Some(found) = probe().await {
@@ -202,12 +202,12 @@ pub(super) async fn until<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(DEADLINE, found).await.unwrap_or_else(|_| panic!("it never happened: {what}"))
+    tokio::time::timeout(TEST_TIMEOUT, found).await.unwrap_or_else(|_| panic!("it never happened: {what}"))
 }
 
 /// The next exit.
-pub(super) async fn next(exits: &mut BoxStream<'static, Exit>) -> Exit {
-    tokio::time::timeout(DEADLINE, exits.next()).await.expect("no exit in time").unwrap()
+pub(super) async fn next_exit(exits: &mut BoxStream<'static, InstanceExit>) -> InstanceExit {
+    tokio::time::timeout(TEST_TIMEOUT, exits.next()).await.expect("no exit in time").unwrap()
 }
 
 pub(super) fn free_port() -> u16 {
@@ -234,17 +234,17 @@ async fn engine_image() -> Option<(bollard::Docker, EngineImage)> {
 
 /// Makes the image of the engine, unless it is there: the base image with another command.
 async fn make_image() -> Result<EngineImage, String> {
-    let failed = |error: bollard::errors::Error| told(&error).to_string();
+    let failed = |error: bollard::errors::Error| docker_backend_error(&error).to_string();
     let base = env::var("ROUNDHOUSE_TEST_BASE_IMAGE").unwrap_or_else(|_| "roundhouse-base:bookworm".into());
     let daemon = Daemon::new(SOCKET.into());
     daemon.ping().await.map_err(failed)?;
     let docker = bollard::Docker::connect_with_unix(SOCKET, 60, bollard::API_DEFAULT_VERSION).unwrap();
-    let version = contract::KeyHash::of(&format!("{base}{ENGINE}")).to_hex();
+    let version = contract::KeyHash::of(&format!("{base}{ENGINE_SCRIPT}")).to_hex();
     let image: EngineImage = format!("roundhouse-test-engine:0.0.0-{}", &version[..12]).parse().unwrap();
     if daemon.has_image(&image).await.map_err(failed)? {
         return Ok(image);
     }
-    let command = ["python3", "-c", ENGINE].map(str::to_owned).to_vec();
+    let command = ["python3", "-c", ENGINE_SCRIPT].map(str::to_owned).to_vec();
     let body = ContainerCreateBody { image: Some(base), cmd: Some(command.clone()), ..Default::default() };
     let name = format!("roundhouse-test-{}", Uuid::now_v7().simple());
     let id = daemon.create(&name, body).await.map_err(failed)?;

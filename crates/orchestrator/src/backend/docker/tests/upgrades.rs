@@ -5,7 +5,7 @@ use contract::ProductId;
 use serde_json::Value;
 
 use super::super::*;
-use super::support::{Fixture, free_port, inside, next, own};
+use super::support::{Fixture, free_port, next_exit, run_inside, target_of};
 
 #[tokio::test]
 async fn lesson_o19_a_container_of_an_earlier_version_is_adopted_stopped_and_removed() {
@@ -33,29 +33,30 @@ async fn lesson_o19_a_container_of_an_earlier_version_is_adopted_stopped_and_rem
         let (name, body) = kept(port);
         let id = fixture.create(&name, serde_json::from_value(body).unwrap()).await;
         fixture.docker.start_container(&id, None::<StartContainerOptions>).await.unwrap();
-        inside(port, "echo brain > /data/brain.sqlite").await;
+        run_inside(port, "echo brain > /data/brain.sqlite").await;
         Instance::new(id)
     };
     let mut exits = backend.exits();
     let instance = launch_as_then().await;
-    let alive = Listed { engine_id: *engine_id, instance: instance.clone(), generation: 3, alive: true };
+    let alive =
+        EngineListing { engine_id: *engine_id, instance: instance.clone(), generation: 3, running: true };
     assert_eq!(backend.list().await.unwrap(), [alive]);
-    assert!(backend.caps(*engine_id).await.unwrap().is_some());
+    assert!(backend.resource_limits(*engine_id).await.unwrap().is_some());
     assert!(backend.log_tail(*engine_id, 10).await.unwrap().contains(&"ready".to_owned()));
-    backend.stop(own(*engine_id), Duration::from_secs(30)).await.unwrap();
-    assert_eq!(next(&mut exits).await.instance, instance);
+    backend.stop(target_of(*engine_id), Duration::from_secs(30)).await.unwrap();
+    assert_eq!(next_exit(&mut exits).await.instance, instance);
     assert_eq!(fixture.containers().await, []);
 
     // It is replaced by a launch, and its data is there.
     launch_as_then().await;
     let launch = fixture.launch();
     let port = launch.port;
-    fixture.launched(launch).await;
-    assert_eq!(inside(port, "cat /data/brain.sqlite").await, "brain");
-    backend.clear(own(*engine_id)).await.unwrap();
+    fixture.launch_and_wait(launch).await;
+    assert_eq!(run_inside(port, "cat /data/brain.sqlite").await, "brain");
+    backend.remove_instance(target_of(*engine_id)).await.unwrap();
 
     launch_as_then().await;
-    backend.remove(own(*engine_id)).await.unwrap();
+    backend.remove_with_data(target_of(*engine_id)).await.unwrap();
     assert_eq!(fixture.containers().await, []);
     assert!(!home.exists());
 }

@@ -24,10 +24,10 @@ pub(super) fn body(path: &str, good: bool) -> BoxedStrategy<Vec<u8>> {
             Just(vec![from, to]).boxed()
         }
         // Nobody reads it.
-        _ => return prop_oneof![9 => any::<Vec<u8>>(), 1 => Just(huge())].boxed(),
+        _ => return prop_oneof![9 => any::<Vec<u8>>(), 1 => Just(oversized())].boxed(),
     };
     if good {
-        members.prop_flat_map(decorated).boxed()
+        members.prop_flat_map(with_unknown_members).boxed()
     } else {
         members.prop_flat_map(|members| broken(&members)).boxed()
     }
@@ -80,13 +80,13 @@ fn admit() -> BoxedStrategy<Members> {
     flags.prop_map(|(provision, wake)| vec![provision, wake]).boxed()
 }
 
-fn text(members: &Members) -> String {
+fn object_text(members: &Members) -> String {
     let members = members.iter().map(|(name, value)| format!("{}:{value}", Value::from(name.as_str())));
     format!("{{{}}}", members.collect::<Vec<_>>().join(","))
 }
 
 /// The object among members that nobody knows, in any order, with room around it.
-fn decorated(members: Members) -> impl Strategy<Value = Vec<u8>> {
+fn with_unknown_members(members: Members) -> impl Strategy<Value = Vec<u8>> {
     let deep = format!("{}{}", "[".repeat(5_000), "]".repeat(5_000));
     let unknown = [
         ("colour", "\"red\""),
@@ -102,7 +102,7 @@ fn decorated(members: Members) -> impl Strategy<Value = Vec<u8>> {
         .prop_map(move |unknown| [members.clone(), unknown].concat())
         .prop_shuffle();
     (members, select(&["", " ", "\r\n\t", "          "][..]))
-        .prop_map(|(members, room)| format!("{room}{}{room}", text(&members)).into_bytes())
+        .prop_map(|(members, room)| format!("{room}{}{room}", object_text(&members)).into_bytes())
 }
 
 /// What stands where something else should.
@@ -145,45 +145,45 @@ fn junk() -> impl Strategy<Value = String> {
 }
 
 /// More than is taken.
-fn huge() -> Vec<u8> {
+fn oversized() -> Vec<u8> {
     format!("{{\"colour\":\"{}\"}}", "x".repeat(1024 * 1024)).into_bytes()
 }
 
 /// Bytes that belong nowhere, or not there.
-const STRAY: [&[u8]; 8] =
+const STRAY_BYTES: [&[u8]; 8] =
     [b"\xff", b"\0", b"\xc0\xaf", b"\xed\xa0\x80", b"\"", b"{", b"\\u", b"\xef\xbb\xbf"];
 
 fn broken(members: &Members) -> impl Strategy<Value = Vec<u8>> + use<> {
     let (one, other, third) = (members.clone(), members.clone(), members.clone());
-    let whole = text(members).into_bytes();
+    let whole = object_text(members).into_bytes();
     let (cut, dented, listed) = (whole.clone(), whole.clone(), whole);
     prop_oneof![
         6 => (any::<Index>(), junk()).prop_map(move |(at, junk)| {
             let mut members = one.clone();
             let at = at.index(members.len());
             members[at].1 = junk;
-            text(&members).into_bytes()
+            object_text(&members).into_bytes()
         }),
         1 => any::<Index>().prop_map(move |at| {
             let mut members = other.clone();
             members.remove(at.index(members.len()));
-            text(&members).into_bytes()
+            object_text(&members).into_bytes()
         }),
         2 => (any::<Index>(), junk()).prop_map(move |(at, junk)| {
             let mut members = third.clone();
             let name = members[at.index(members.len())].0.clone();
             members.push((name, junk));
-            text(&members).into_bytes()
+            object_text(&members).into_bytes()
         }),
         2 => any::<Index>().prop_map(move |at| cut[..at.index(cut.len())].to_vec()),
-        2 => (any::<Index>(), select(&STRAY[..])).prop_map(move |(at, bytes)| {
+        2 => (any::<Index>(), select(&STRAY_BYTES[..])).prop_map(move |(at, bytes)| {
             let at = at.index(dented.len());
             [&dented[..at], bytes, &dented[at..]].concat()
         }),
         1 => Just([&b"["[..], &listed, b"]"].concat()),
         1 => Just([&listed[..], &listed].concat()),
         1 => Just("[".repeat(100_000).into_bytes()),
-        1 => Just(huge()),
+        1 => Just(oversized()),
         2 => any::<Vec<u8>>(),
     ]
 }

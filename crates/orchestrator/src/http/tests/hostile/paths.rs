@@ -15,7 +15,7 @@ pub(super) fn path(route: &str, good: bool) -> BoxedStrategy<String> {
         .split('/')
         .map(|segment| match segment {
             _ if segment.starts_with('{') && !good => broken_segment().boxed(),
-            "{user_id}" => dressed(select(&USERS[..])).boxed(),
+            "{user_id}" => randomly_escaped(select(&USERS[..])).boxed(),
             "{product_id}" => Just(PRODUCT.to_owned()).boxed(),
             "{*path}" => "[a-z/]{0,9}[a-z.~]|%2e%2e/%2E%2e/health|//health//|x%00|:80@host/\\\\\"".boxed(),
             fixed => Just(fixed.to_owned()).boxed(),
@@ -25,7 +25,7 @@ pub(super) fn path(route: &str, good: bool) -> BoxedStrategy<String> {
 }
 
 /// Some bytes escaped: those that must be, and any others.
-fn dressed(text: impl Strategy<Value = &'static str>) -> impl Strategy<Value = String> {
+fn randomly_escaped(text: impl Strategy<Value = &'static str>) -> impl Strategy<Value = String> {
     (text, any::<u64>(), any::<bool>()).prop_map(|(text, which, upper)| {
         let escape = |byte: u8| if upper { format!("%{byte:02X}") } else { format!("%{byte:02x}") };
         let byte = |(at, byte): (usize, u8)| {
@@ -38,10 +38,10 @@ fn dressed(text: impl Strategy<Value = &'static str>) -> impl Strategy<Value = S
 
 /// Every byte escaped.
 pub(super) fn escaped(bytes: &[u8]) -> String {
-    bytes.iter().flat_map(|byte| ['%', digit(byte >> 4), digit(byte & 15)]).collect()
+    bytes.iter().flat_map(|byte| ['%', hex_digit(byte >> 4), hex_digit(byte & 15)]).collect()
 }
 
-fn digit(value: u8) -> char {
+fn hex_digit(value: u8) -> char {
     char::from_digit(u32::from(value), 16).unwrap()
 }
 
@@ -81,7 +81,7 @@ fn broken_segment() -> impl Strategy<Value = String> {
 }
 
 /// Parameters that `route` takes.
-fn known(route: &str) -> &'static [(&'static str, &'static str)] {
+fn known_parameters(route: &str) -> &'static [(&'static str, &'static str)] {
     match route {
         "/products" => &[("limit", "1"), ("offset", "9223372036854775807")],
         "/engines" => &[("limit", "1000"), ("offset", "0"), ("status", "running")],
@@ -99,7 +99,7 @@ fn known(route: &str) -> &'static [(&'static str, &'static str)] {
 
 /// A query that `route` takes, if `good`; unknown parameters are ignored.
 pub(super) fn query(route: &str, good: bool) -> BoxedStrategy<String> {
-    let known = known(route);
+    let known = known_parameters(route);
     let ignored = ["x=%zz", "x=%ff&x=%00", "&&", "=", "%6cimi=0", "LIMIT=0", "x[]=1;y={}", "ü=\u{1f980}"];
     let ignored = [&ignored.map(str::to_owned)[..], &[format!("x={}", "y".repeat(20_000))]].concat();
     let mut pairs: Vec<_> = known.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -11,20 +11,20 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use serde_json::json;
-use service::serve::{Bounds, serve};
+use service::serve::{ServeLimits, serve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::asks::{Ask, Deployment, ask};
-use super::refusal;
-use crate::testing::{ADMIN_KEY, TestApp, operations};
+use super::parse_error_response;
+use super::requests::{Deployment, HostileRequest, request_for};
+use crate::testing::{ADMIN_KEY, TestApp, api_operations};
 
 /// More than any answer takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Bodies that fit into the buffers of a connection: an answer may come before the body was read.
-const SMALL: usize = 16 * 1024;
+const MAX_SMALL_BODY_BYTES: usize = 16 * 1024;
 
 struct Server {
     address: SocketAddr,
@@ -36,13 +36,17 @@ impl Server {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let shutdown = CancellationToken::new();
-        let bounds = Bounds { max_connections: 16, header_read_timeout: PATIENCE, drain: PATIENCE };
+        let bounds = ServeLimits {
+            max_connections: 16,
+            header_read_timeout: EXCHANGE_TIMEOUT,
+            drain_timeout: EXCHANGE_TIMEOUT,
+        };
         tokio::spawn(serve(listener, app.router(), bounds, shutdown.clone()));
         Self { address, _shutdown: shutdown.drop_guard() }
     }
 
     /// The answer to these bytes.
-    async fn answer(&self, request: &[u8]) -> Raw {
+    async fn send(&self, request: &[u8]) -> RawResponse {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let mut answer = Vec::new();
         let exchange = async {
@@ -50,19 +54,19 @@ impl Server {
             let _ = stream.write_all(request).await;
             let _ = stream.read_to_end(&mut answer).await;
         };
-        tokio::time::timeout(PATIENCE, exchange).await.expect("no end of the answer");
-        Raw::read(&answer)
+        tokio::time::timeout(EXCHANGE_TIMEOUT, exchange).await.expect("no end of the answer");
+        RawResponse::parse(&answer)
     }
 }
 
-struct Raw {
+struct RawResponse {
     status: StatusCode,
     headers: HeaderMap,
     body: Vec<u8>,
 }
 
-impl Raw {
-    fn read(answer: &[u8]) -> Self {
+impl RawResponse {
+    fn parse(answer: &[u8]) -> Self {
         let end = answer.windows(4).position(|at| at == b"\r\n\r\n");
         let end = end.unwrap_or_else(|| panic!("no answer: {}", answer.escape_ascii()));
         let head = std::str::from_utf8(&answer[..end]).unwrap();
@@ -76,13 +80,13 @@ impl Raw {
     }
 
     /// Whether the HTTP server refused it by itself, so that the service never saw it.
-    fn is_the_servers_own(&self) -> bool {
+    fn is_from_http_server(&self) -> bool {
         let body = String::from_utf8_lossy(&self.body);
         body.contains("not a request of HTTP/1.1") || body.contains("the head of the request is too large")
     }
 }
 
-fn bytes(ask: &Ask, deployment: &Deployment) -> Vec<u8> {
+fn request_bytes(ask: &HostileRequest, deployment: &Deployment) -> Vec<u8> {
     let mut bytes = format!("{} {} HTTP/1.1\r\n", ask.method, ask.target(deployment)).into_bytes();
     let mut headers = ask.headers(deployment);
     if !headers.iter().any(|(name, _)| *name == "host") {
@@ -102,20 +106,21 @@ fn bytes(ask: &Ask, deployment: &Deployment) -> Vec<u8> {
 async fn over_a_real_connection_too() {
     let app = TestApp::new().await;
     let server = Server::start(&app).await;
-    let target = app.product("target", json!({})).await;
-    let product = app.product("demo", json!({})).await;
+    let target = app.register_product("target", json!({})).await;
+    let product = app.register_product("demo", json!({})).await;
     let product_id = target.product_id().await;
     let deployment = Deployment { platform_key: product.key.clone(), admin_key: ADMIN_KEY, product_id };
     // Streams have no end.
-    let finite = operations().iter().filter(|operation| operation.path != "/events").map(ask);
-    let asks = prop::strategy::Union::new(finite).prop_filter("small", |ask| ask.body.len() <= SMALL);
+    let finite = api_operations().iter().filter(|operation| operation.path != "/events").map(request_for);
+    let asks =
+        prop::strategy::Union::new(finite).prop_filter("small", |ask| ask.body.len() <= MAX_SMALL_BODY_BYTES);
     let mut runner = TestRunner::deterministic();
     let mut answered = BTreeMap::<_, usize>::new();
     for _ in 0..500 {
         let ask = asks.new_tree(&mut runner).unwrap().current();
-        let Raw { status, headers, body } = {
-            let raw = server.answer(&bytes(&ask, &deployment)).await;
-            if raw.is_the_servers_own() {
+        let RawResponse { status, headers, body } = {
+            let raw = server.send(&request_bytes(&ask, &deployment)).await;
+            if raw.is_from_http_server() {
                 *answered.entry("by the server").or_default() += 1;
             }
             raw
@@ -125,13 +130,13 @@ async fn over_a_real_connection_too() {
         if status.is_success() || ask.method == "HEAD" {
             continue;
         }
-        let code = refusal(status, &headers, &body);
+        let code = parse_error_response(status, &headers, &body);
         let proxied = ask.operation.path.contains("/proxy/") && status.as_u16() == 502;
         assert!(code.is_ok() && (status.as_u16() < 500 || proxied), "{code:?} {status}\nto {ask:?}");
     }
     assert!(answered["well"] >= 150 && answered["refused"] >= 100, "{answered:?}");
-    app.assert_in_order().await;
-    app.assert_chained().await;
+    app.assert_consistent().await;
+    app.assert_hash_chain().await;
 }
 
 /// What is no HTTP never comes to the service: the server refuses it, in the envelope like everything else. These are
@@ -181,9 +186,9 @@ async fn what_is_no_http_is_refused_by_the_server_in_the_envelope() {
         ("a whole address", format!("GET http://b/engines HTTP/1.1\r\n{end}").into_bytes(), false),
         ("a chunk that is none", broken_chunk(), false),
     ] {
-        let raw = server.answer(&request).await;
-        assert_eq!(raw.is_the_servers_own(), is_the_servers, "{what}");
-        let code = refusal(raw.status, &raw.headers, &raw.body);
+        let raw = server.send(&request).await;
+        assert_eq!(raw.is_from_http_server(), is_the_servers, "{what}");
+        let code = parse_error_response(raw.status, &raw.headers, &raw.body);
         let code = code.unwrap_or_else(|error| panic!("{what}: {error}"));
         if is_the_servers {
             assert_eq!((raw.status.as_u16(), code), (400, ErrorCode::InvalidRequest), "{what}");

@@ -1,9 +1,9 @@
 //! Lesson 12 on PostgreSQL: no query that is made often reads a whole table.
 
-use crate::registry::engines::RUNNING_OR_CLAIMED;
-use crate::registry::stamps::{STAMPS, SUPERVISED};
+use crate::registry::activity::{SELECT_ACTIVITY, SELECT_SUPERVISED};
+use crate::registry::engines::SELECT_RUNNING_OR_CLAIMED;
 use crate::registry::tests::*;
-use crate::registry::{audit, figures, reseal, verify as check};
+use crate::registry::{audit_queries, metrics, reseal, verify as check};
 
 /// How PostgreSQL finds the rows, where it would rather not read a whole table, whatever the values.
 async fn plan(fixture: &Fixture, query: &str) -> String {
@@ -24,7 +24,7 @@ async fn plan(fixture: &Fixture, query: &str) -> String {
 }
 
 /// So many rows that it matters how they are found.
-const MANY: &str = "
+const SEED_ROWS: &str = "
     INSERT INTO products SELECT 'prod_' || n, 'slug' || n, 'x', '{}', 'key' || n, n, 1, 'x', NULL, 0, 0
         FROM generate_series(1, 200) n;
     INSERT INTO engines (engine_id, product_id, user_id, status, key_hash, sealed_key, sealed_secrets_key,
@@ -41,7 +41,7 @@ const MANY: &str = "
 #[tokio::test]
 async fn lesson_o12_every_query_uses_an_index() {
     let Some(fixture) = Fixture::on_server().await else { return };
-    sqlx::raw_sql(MANY).execute(&fixture.pool().await).await.unwrap();
+    sqlx::raw_sql(SEED_ROWS).execute(&fixture.pool().await).await.unwrap();
     let mut wrong = Vec::new();
     for (query, index) in [
         ("SELECT * FROM engines WHERE product_id = $1 AND user_id = $2", "engines_product_id_user_id_key"),
@@ -56,21 +56,21 @@ async fn lesson_o12_every_query_uses_an_index() {
         ),
         ("SELECT * FROM products WHERE api_key_hash = $1", "products_api_key_hash_key"),
         ("SELECT * FROM products ORDER BY product_id LIMIT 1", "products_pkey"),
-        (audit::NEWEST, "audit_log_pkey"),
-        (audit::NEWEST_OF_EVENT, "audit_log_by_event"),
-        (audit::NEWEST_OF_USER, "audit_log_by_user"),
-        (audit::NEWEST_OF_USER_AND_EVENT, "audit_log_by_user"),
-        (audit::AFTER, "audit_log_pkey"),
-        (audit::END, "products_pkey"),
-        (figures::METRICS, "audit_log_by_time"),
-        (figures::BY_STATUS, "Index Cond: (product_id = $1)"),
+        (audit_queries::NEWEST, "audit_log_pkey"),
+        (audit_queries::NEWEST_OF_EVENT, "audit_log_by_event"),
+        (audit_queries::NEWEST_OF_USER, "audit_log_by_user"),
+        (audit_queries::NEWEST_OF_USER_AND_EVENT, "audit_log_by_user"),
+        (audit_queries::ROWS_AFTER, "audit_log_pkey"),
+        (audit_queries::LAST_ROW_ID, "products_pkey"),
+        (metrics::SELECT_METRICS, "audit_log_by_time"),
+        (metrics::SELECT_STATUS_COUNTS, "Index Cond: (product_id = $1)"),
         (check::NEXT_PRODUCT, "products_pkey"),
-        (check::ROWS, "audit_log_pkey"),
+        (check::SELECT_AUDIT_ROWS, "audit_log_pkey"),
         (reseal::NEXT_ENGINES, "engines_pkey"),
-        (RUNNING_OR_CLAIMED, "engines_running"),
-        (RUNNING_OR_CLAIMED, "engines_claimed"),
-        (SUPERVISED, "engines_to_restart"),
-        (STAMPS, "engines_to_restart"),
+        (SELECT_RUNNING_OR_CLAIMED, "engines_running"),
+        (SELECT_RUNNING_OR_CLAIMED, "engines_claimed"),
+        (SELECT_SUPERVISED, "engines_to_restart"),
+        (SELECT_ACTIVITY, "engines_to_restart"),
     ] {
         let plan = plan(&fixture, query).await;
         if !plan.contains(index) || plan.contains("Seq Scan") || plan.contains("Sort") {

@@ -1,0 +1,81 @@
+//! What happened in a run, counted, and what must not have happened.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Counters(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    counts: BTreeMap<String, u64>,
+    violations: Vec<String>,
+    kills_until_first: Option<u64>,
+}
+
+/// The count of ends by SIGKILL.
+pub const KILLS: &str = "kills";
+/// How many violations are kept in words.
+const MAX_KEPT_VIOLATIONS: usize = 50;
+
+impl Counters {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One more of `what`.
+    pub fn count(&self, what: impl Into<String>) {
+        self.add(what, 1);
+    }
+
+    /// `number` more of `what`.
+    pub fn add(&self, what: impl Into<String>, number: u64) {
+        *self.lock().counts.entry(what.into()).or_default() += number;
+    }
+
+    /// How often `what` happened.
+    pub fn get(&self, what: &str) -> u64 {
+        self.lock().counts.get(what).copied().unwrap_or_default()
+    }
+
+    /// A guarantee was broken.
+    pub fn record_violation(&self, what: impl Into<String>) {
+        let mut inner = self.lock();
+        let kills = inner.counts.get(KILLS).copied().unwrap_or_default();
+        inner.kills_until_first.get_or_insert(kills);
+        *inner.counts.entry("violations".into()).or_default() += 1;
+        if inner.violations.len() < MAX_KEPT_VIOLATIONS {
+            inner.violations.push(format!("after {kills} kills: {}", what.into()));
+        }
+    }
+
+    /// The violations in words, the first ones where there are many.
+    pub fn violations(&self) -> Vec<String> {
+        self.lock().violations.clone()
+    }
+
+    /// After how many kills the first violation was found.
+    pub fn kills_until_first(&self) -> Option<u64> {
+        self.lock().kills_until_first
+    }
+
+    /// All counts.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        self.lock().counts.clone()
+    }
+
+    /// Adds what `other` counted.
+    pub fn merge(&self, other: &Self) {
+        let (counts, violations, first) = {
+            let other = other.lock();
+            (other.counts.clone(), other.violations.clone(), other.kills_until_first)
+        };
+        let mut inner = self.lock();
+        for (what, number) in counts {
+            *inner.counts.entry(what).or_default() += number;
+        }
+        inner.violations.extend(violations);
+        inner.kills_until_first = inner.kills_until_first.or(first);
+    }
+}

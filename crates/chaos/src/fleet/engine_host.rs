@@ -1,0 +1,94 @@
+//! What runs the engines of a deployment, and what is to be seen of them there.
+
+use std::os::fd::OwnedFd;
+
+use clap::ValueEnum;
+use rustix::process::{Signal, pidfd_send_signal};
+
+use super::containers::Containers;
+use super::processes::find_by_label;
+use super::secrets::Secrets;
+
+/// What the engines are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// Processes of this machine.
+    Process,
+    /// Containers of its Docker daemon.
+    Docker,
+}
+
+/// A process or container that carries the deployment's label.
+#[derive(Debug)]
+pub(crate) struct EngineInstance {
+    /// Its engine.
+    pub(crate) engine_id: String,
+    /// No other process or container has this.
+    pub(crate) instance: String,
+    /// Where it listens, as it was told.
+    pub(crate) port: Option<u16>,
+    /// Only of containers something is left when they have ended.
+    pub(crate) is_alive: bool,
+    /// A process's.
+    pub(crate) pidfd: Option<OwnedFd>,
+}
+
+/// What an engine meets behind the orchestrator's back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EngineFault {
+    /// It is killed.
+    Kill,
+    /// It is halted and says nothing any more.
+    Hang,
+    /// It is killed, and nothing is left of it; a process is only killed.
+    Remove,
+}
+
+impl EngineFault {
+    /// Its count.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Kill => "engines sent SIGKILL",
+            Self::Hang => "engines halted",
+            Self::Remove => "engines removed",
+        }
+    }
+}
+
+/// What runs the engines.
+#[derive(Debug)]
+pub(crate) enum EngineHost {
+    Processes,
+    Containers(Containers),
+}
+
+impl EngineHost {
+    /// What there is with this label.
+    pub(crate) fn engines(&self, deployment_id: &str) -> anyhow::Result<Vec<EngineInstance>> {
+        match self {
+            Self::Processes => Ok(find_by_label(deployment_id)?),
+            Self::Containers(containers) => containers.find_by_label(deployment_id),
+        }
+    }
+
+    /// Strikes an engine. One that has ended meanwhile is left alone.
+    pub(crate) fn inject_fault(&self, engine: &EngineInstance, blow: EngineFault) -> anyhow::Result<()> {
+        match (self, &engine.pidfd) {
+            (Self::Containers(containers), _) => containers.inject_fault(engine, blow),
+            (Self::Processes, Some(handle)) => {
+                let signal = if blow == EngineFault::Hang { Signal::STOP } else { Signal::KILL };
+                let _ = pidfd_send_signal(handle, signal);
+                Ok(())
+            }
+            (Self::Processes, None) => Ok(()),
+        }
+    }
+
+    /// What holds a secret that no file has.
+    pub(crate) fn leaks(&self, deployment_id: &str, secrets: &Secrets) -> anyhow::Result<Vec<String>> {
+        match self {
+            Self::Processes => Ok(Vec::new()),
+            Self::Containers(containers) => containers.leaks(deployment_id, secrets),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! How the orchestrator is killed, and what else befalls the deployment meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::Signal;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use super::cluster::DatabaseFault;
+use super::engine_host::EngineFault;
+use super::load::{LoadProfile, run_client};
+use super::registry::RegistryCondition;
+use super::round::RoundRunner;
+use super::schedule::{KillPlan, KillPoint};
+use super::setup;
+use crate::rng::SeededRng;
+
+/// How long a call is waited for, with processes.
+const CALL_TIMEOUT: Duration = Duration::from_millis(150);
+/// How long a change of the orchestrator's own is waited for beyond that.
+const BACKGROUND_CHANGE_TIMEOUT: Duration = Duration::from_millis(1_350);
+/// How often trouble befalls a database that it can befall.
+const DATABASE_FAULT_PROBABILITY: f64 = 0.15;
+
+impl RoundRunner {
+    /// Lets the clients ask, and kills the orchestrator as planned.
+    pub(super) async fn run_load_and_kill(&mut self, plan: &KillPlan) -> anyhow::Result<()> {
+        let over = Arc::new(AtomicBool::new(false));
+        let avoid_sleepy = plan.kind() == Some("sleep") || self.rng.chance(0.2);
+        let load = LoadProfile { prefer: plan.kind(), avoid_sleepy, stop: Arc::clone(&over) };
+        if let Some(kind) = plan.kind()
+            && self.rng.chance(0.8)
+        {
+            setup::prepare(&self.context, kind, &mut self.rng).await;
+        }
+        if plan.kind() == Some("wake") {
+            self.wait_for(RegistryCondition::StatusReached("sleeping"), self.background_change_timeout())
+                .await?;
+        }
+        let clients = if plan.kind() == Some("restart") { 0 } else { self.client_count };
+        let mut asking = JoinSet::new();
+        for number in 0..clients {
+            let dice = SeededRng::new(self.context.seed, (self.round, number));
+            asking.spawn(run_client(Arc::clone(&self.context), load.clone(), number, dice));
+        }
+        // There must be something to lose.
+        if self.rng.chance(0.6) {
+            let wait = self.rng.millis(0..=150);
+            tokio::time::sleep(wait).await;
+        }
+        if self.rng.chance(0.1) {
+            let blow = if self.rng.chance(0.5) { EngineFault::Kill } else { EngineFault::Remove };
+            self.inject_engine_faults(blow, 1)?;
+        } else if self.context.capabilities.supervised && !self.is_mutated && self.rng.chance(0.01) {
+            self.inject_engine_faults(EngineFault::Hang, 1)?;
+        }
+        let database_fault_injected =
+            self.deployment.cluster().is_some() && self.rng.chance(DATABASE_FAULT_PROBABILITY);
+        if !(database_fault_injected && self.inject_database_fault().await?) {
+            self.kill_as_planned(plan).await?;
+        }
+        self.context.trigger.fire(Signal::KILL);
+        over.store(true, Ordering::Relaxed);
+        while let Some(client) = asking.join_next().await {
+            client.context("a client panicked")?;
+        }
+        Ok(())
+    }
+
+    /// Kills the orchestrator as planned.
+    async fn kill_as_planned(&mut self, plan: &KillPlan) -> anyhow::Result<()> {
+        match plan.point {
+            KillPoint::ClaimVisible("restart") => {}
+            KillPoint::ClaimVisible(kind) => {
+                let limit =
+                    if kind == "sleep" { self.background_change_timeout() } else { self.call_timeout() };
+                self.kill_when(RegistryCondition::ClaimVisible(kind), limit, plan.delay).await?;
+            }
+            KillPoint::CallSent(op) => {
+                self.context.trigger.arm(op, None);
+                let _ = tokio::time::timeout(self.call_timeout(), self.context.trigger.wait_fired()).await;
+                self.kill_after(plan.delay).await?;
+            }
+            KillPoint::LoadStarted => self.kill_after(plan.delay).await?,
+        }
+        Ok(())
+    }
+
+    /// How long a call is waited for before the orchestrator is killed anyhow.
+    fn call_timeout(&self) -> Duration {
+        CALL_TIMEOUT * self.time_scale
+    }
+
+    /// How long a change of the orchestrator's own is waited for.
+    pub(super) fn background_change_timeout(&self) -> Duration {
+        BACKGROUND_CHANGE_TIMEOUT + self.call_timeout()
+    }
+
+    /// Kills the orchestrator `delay` after the registry shows `sight`, or once `limit` is over.
+    pub(super) async fn kill_when(
+        &self,
+        sight: RegistryCondition,
+        limit: Duration,
+        delay: Duration,
+    ) -> anyhow::Result<()> {
+        let (registry, world) = (self.deployment.registry().clone(), Arc::clone(&self.context));
+        let runtime = Handle::current();
+        tokio::task::spawn_blocking(move || {
+            // A registry that cannot be read now is looked at after the kill.
+            let _ = runtime.block_on(registry.wait_for(sight, limit));
+            std::thread::park_timeout(delay);
+            world.trigger.fire(Signal::KILL);
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Waits until the registry shows `sight`, at most for `limit`.
+    async fn wait_for(&self, sight: RegistryCondition, limit: Duration) -> anyhow::Result<()> {
+        let (registry, runtime) = (self.deployment.registry().clone(), Handle::current());
+        tokio::task::spawn_blocking(move || runtime.block_on(registry.wait_for(sight, limit))).await??;
+        Ok(())
+    }
+
+    /// Lets trouble befall the database, for a while. Gives whether the orchestrator was killed in it.
+    async fn inject_database_fault(&mut self) -> anyhow::Result<bool> {
+        let Some(trouble) = self.rng.pick(&DatabaseFault::ALL).copied() else { return Ok(false) };
+        self.context.database_fault_injected.store(true, Ordering::Relaxed);
+        self.context.counters.count(trouble.name());
+        self.history = format!("{}; {}", self.history, trouble.name());
+        let deployment = Arc::clone(&self.deployment);
+        let begun = tokio::task::spawn_blocking(move || match deployment.cluster() {
+            Some(cluster) => cluster.inject(trouble),
+            None => Ok(()),
+        });
+        let lasts = self.rng.millis(0..=600);
+        tokio::time::sleep(lasts).await;
+        let killed = self.rng.chance(0.4) && self.context.trigger.fire(Signal::KILL);
+        begun.await??;
+        if let Some(cluster) = self.deployment.cluster() {
+            cluster.heal();
+        }
+        Ok(killed)
+    }
+
+    /// Kills the orchestrator after `delay`, more exactly than the runtime's clock would.
+    async fn kill_after(&self, delay: Duration) -> anyhow::Result<()> {
+        let world = Arc::clone(&self.context);
+        tokio::task::spawn_blocking(move || {
+            std::thread::park_timeout(delay);
+            world.trigger.fire(Signal::KILL);
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Strikes some engines behind the orchestrator's back.
+    pub(super) fn inject_engine_faults(&mut self, blow: EngineFault, most: u64) -> anyhow::Result<()> {
+        let engines = self.deployment.engines()?;
+        for _ in 0..self.rng.between(1..=most) {
+            if let Some(engine) = self.rng.pick(&engines) {
+                self.context.engine_fault_injected.store(true, Ordering::Relaxed);
+                self.deployment.inject_fault(engine, blow)?;
+                self.context.counters.count(blow.name());
+                self.history = format!("{}; {}: {}", self.history, blow.name(), engine.engine_id);
+            }
+        }
+        Ok(())
+    }
+}

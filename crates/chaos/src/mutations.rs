@@ -1,0 +1,65 @@
+//! Shows that the harness sees what it must: with each saboteur in the engine, a violation is found.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+
+use crate::counters::{Counters, KILLS};
+
+/// The engine's saboteurs whose guarantee the harness checks.
+pub const ENGINE_MUTATIONS: [&str; 5] =
+    ["skip_intent", "repeat_ts", "publish_before_commit", "rerun_tool", "forget_pending"];
+
+/// The orchestrator's.
+pub const ORCHESTRATOR_MUTATIONS: [&str; 5] =
+    ["forget_roll_back", "commit_before_act", "share_ports", "return_old_key", "skip_audit"];
+
+/// How one saboteur fared.
+#[derive(Clone, Debug)]
+pub struct MutationResult {
+    /// Its name.
+    pub mutation: String,
+    /// After how many kills it was caught; none if it was not.
+    pub kills_until_caught: Option<u64>,
+    /// How many kills there were in all.
+    pub total_kills: u64,
+    /// What was found first.
+    pub first_violation: Option<String>,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Lets `run` run against `binary` with each of `names`.
+///
+/// # Errors
+/// Also where the binary has no saboteurs: it was built without the feature.
+pub async fn run_all(
+    binary: &Path,
+    names: &[String],
+    run: impl AsyncFn(String) -> anyhow::Result<Arc<Counters>>,
+) -> anyhow::Result<Vec<MutationResult>> {
+    if !tokio::fs::read(binary).await?.windows(MUTATION_VAR.len()).any(|bytes| bytes == MUTATION_VAR) {
+        bail!("{} has no saboteurs: build it with `--features sabotage`", binary.display());
+    }
+    let mut caught = Vec::new();
+    for name in names {
+        let begin = Instant::now();
+        let (kills, of, found) = match run(name.clone()).await {
+            Ok(tally) => (tally.kills_until_first(), tally.get(KILLS), tally.violations().first().cloned()),
+            // A service that a saboteur keeps from starting is caught as well.
+            Err(error) => (Some(0), 0, Some(format!("{error:#}"))),
+        };
+        caught.push(MutationResult {
+            mutation: name.clone(),
+            kills_until_caught: kills,
+            total_kills: of,
+            first_violation: found,
+            elapsed: begin.elapsed(),
+        });
+    }
+    Ok(caught)
+}
+
+const MUTATION_VAR: &[u8] = b"ROUNDHOUSE_SABOTEUR";

@@ -1,0 +1,77 @@
+//! Kills the engine at a chosen moment.
+//!
+//! Whoever sees something happen says so here. If it is what was aimed at, the signal is sent on the spot, by
+//! the thread that saw it: every detour would let the engine get on.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Signal, pidfd_send_signal};
+use tokio::sync::Notify;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct KillTrigger {
+    state: Mutex<TriggerState>,
+    fired: Notify,
+}
+
+#[derive(Debug, Default)]
+struct TriggerState {
+    /// The engine that runs.
+    target: Option<OwnedFd>,
+    armed: Option<ArmedTrigger>,
+}
+
+/// What to wait for.
+#[derive(Debug)]
+struct ArmedTrigger {
+    event: String,
+    /// Sent on the spot; without one the trap only tells that the moment has come.
+    signal: Option<Signal>,
+}
+
+impl KillTrigger {
+    fn lock(&self) -> MutexGuard<'_, TriggerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This engine runs now.
+    pub(crate) fn set_target(&self, target: OwnedFd) {
+        let mut state = self.lock();
+        (state.target, state.armed) = (Some(target), None);
+    }
+
+    /// Waits for `moment`.
+    pub(crate) fn arm(&self, moment: &str, signal: Option<Signal>) {
+        self.lock().armed = Some(ArmedTrigger { event: moment.to_owned(), signal });
+    }
+
+    /// Something happened.
+    pub(crate) fn notify(&self, moment: &str) {
+        let mut state = self.lock();
+        let Some(aim) = state.armed.take_if(|aim| aim.event == moment) else { return };
+        if let Some(signal) = aim.signal {
+            send_signal(&mut state, signal);
+        }
+        drop(state);
+        self.fired.notify_one();
+    }
+
+    /// Waits until the moment has come.
+    pub(crate) async fn wait_fired(&self) {
+        self.fired.notified().await;
+    }
+
+    /// Sends `signal` to the engine if it was not sent one yet. Gives whether it was sent now.
+    pub(crate) fn fire(&self, signal: Signal) -> bool {
+        let mut state = self.lock();
+        state.armed = None;
+        send_signal(&mut state, signal)
+    }
+}
+
+fn send_signal(state: &mut TriggerState, signal: Signal) -> bool {
+    // A process that has ended by itself is found by whoever waits for it.
+    state.target.take().is_some_and(|target| pidfd_send_signal(&target, signal).is_ok())
+}

@@ -1,0 +1,156 @@
+//! A turn whose conversation is too long shortens it: plans, asks for a summary, puts on record what is sent instead.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::event::{Compaction, CompactionReason, Event};
+
+use super::active_turn::{ActiveTurn, Interrupt};
+use super::attachments::Attachments;
+use super::compaction_plan::{self, CompactionPlan, SUMMARY_PROMPT};
+use super::compaction_view::RewriteKind;
+use super::retry_policy::{CompactionStage, StepAttempts};
+use crate::fault_injection::{self, Mutation};
+use crate::llm::{Message, Request, Route, estimate};
+use crate::store::steps::{Compacted, Replacement, Step};
+
+/// The most tokens of a summary, with what models that always reason spend before it.
+const MAX_SUMMARY_TOKENS: u64 = 8_000;
+/// How long a summary is waited for.
+const SUMMARY_TIMEOUT: Duration = Duration::from_mins(3);
+
+impl ActiveTurn {
+    /// Shortens a conversation that has come near the end of the model's context window, if that is worth it; whether it
+    /// was.
+    pub(super) async fn compact_near_limit(
+        &mut self,
+        route: &Arc<Route>,
+        asking: &mut StepAttempts,
+    ) -> Result<bool, Interrupt> {
+        match asking.next_compaction(false) {
+            Some(stage) => self.compact(route, stage, CompactionReason::Threshold).await,
+            None => Ok(false),
+        }
+    }
+
+    /// Shortens a conversation that the provider has refused as too long, as far as it takes; whether it could.
+    pub(super) async fn compact_after_refusal(
+        &mut self,
+        route: &Arc<Route>,
+        asking: &mut StepAttempts,
+    ) -> Result<bool, Interrupt> {
+        while let Some(stage) = asking.next_compaction(true) {
+            if self.compact(route, stage, CompactionReason::Reactive).await? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Shortens the conversation, if that is worth it; whether it was.
+    async fn compact(
+        &mut self,
+        route: &Arc<Route>,
+        stage: CompactionStage,
+        reason: CompactionReason,
+    ) -> Result<bool, Interrupt> {
+        let before = self.prompt_tokens();
+        let beginning = self.prefix_tokens();
+        let branch = self.active_thread().branch();
+        let (compacted, collapsed, most) = match stage {
+            CompactionStage::Reset => {
+                let (compacted, collapsed) = compaction_plan::reset(branch, route.context_window);
+                (compacted, collapsed, before.saturating_sub(1))
+            }
+            CompactionStage::Summary { pass: time } => {
+                let bound = route.context_window.min(before).saturating_sub(beginning);
+                let Some(plan) = CompactionPlan::new(branch, bound, time) else { return Ok(false) };
+                if !plan.is_worthwhile(branch, beginning, before) {
+                    return Ok(false);
+                }
+                let most = compaction_plan::max_remaining_tokens(before);
+                let (step, collapsed) = self.summarise(route, plan, most.saturating_sub(beginning)).await?;
+                (step, collapsed, most)
+            }
+        };
+        let after = beginning + self.tokens_if_compacted(&compacted);
+        if after > most && !fault_injection::active(Mutation::CompactForever) {
+            return Ok(false);
+        }
+        let event = Event::CompactionEvent(Compaction {
+            reason,
+            messages_collapsed: collapsed,
+            tokens_before: before,
+            tokens_after: after,
+        });
+        tracing::info!(turn.id = %self.context.turn_id(), before, after, ?reason, "A conversation was shortened.");
+        self.commit(Step::Compacted(compacted), vec![event]).await?;
+        Ok(true)
+    }
+
+    /// What `plan` puts on record, and how many messages it takes out. Where a summary by the model leaves more than
+    /// `most` tokens, notes take its place.
+    async fn summarise(
+        &mut self,
+        route: &Arc<Route>,
+        plan: CompactionPlan,
+        most: u64,
+    ) -> Result<(Compacted, u64), Interrupt> {
+        let branch = self.active_thread().branch();
+        let (collapsed, gone) = (plan.collapsed_count(branch), plan.summarised_messages(branch).to_vec());
+        if let (0, Some(instead)) = (collapsed, branch.replacement().cloned()) {
+            return Ok((plan.to_step(instead), 0));
+        }
+        let notes = plan.to_step(Replacement::Summary { text: compaction_plan::excerpt_summary(&gone) });
+        if gone.is_empty() {
+            return Ok((notes, collapsed));
+        }
+        let summary = self.request_summary(route, &gone).await?;
+        let summary = summary.map(|text| plan.to_step(Replacement::Summary { text }));
+        Ok((summary.filter(|step| self.tokens_if_compacted(step) <= most).unwrap_or(notes), collapsed))
+    }
+
+    fn tokens_if_compacted(&self, compacted: &Compacted) -> u64 {
+        let branch = self.active_thread().branch();
+        estimate::messages(&branch.preview_rewrite(RewriteKind::Compacted(compacted.clone())))
+    }
+
+    /// A summary of `messages`, by the model if it gives one.
+    async fn request_summary(
+        &mut self,
+        route: &Arc<Route>,
+        messages: &[Message],
+    ) -> Result<Option<String>, Interrupt> {
+        // Prompt and summary share the window, and the estimate may be off.
+        let margin = route.context_window / 10;
+        let bound =
+            route.context_window.saturating_sub(self.prefix_tokens() + max_summary_tokens(route) + margin);
+        let mut asked = compaction_plan::summary_input(messages, bound);
+        asked.push(Message::user(SUMMARY_PROMPT));
+        let prompt = self.prefix_tokens() + estimate::messages(&asked);
+        let most = max_summary_tokens(route);
+        let Some(_room) = self.reserve(prompt, most, most)? else { return Ok(None) };
+        let attached = self.load_attachments(Attachments::in_messages(&asked)).await?;
+        let repaired_messages = self.repaired_messages(&asked);
+        let messages =
+            repaired_messages.as_ref().map_or(&asked, |repaired_messages| &repaired_messages.messages);
+        // Tools and thinking are told as ever, or the provider would not find the conversation in its cache.
+        let parts = route.model.stream(&Request {
+            system: self.system_prompt(),
+            messages: &self.tool_set().messages_to_wire(&attached.insert_into(messages)),
+            tools: self.tool_set().declarations(),
+            thinking: self.active_thread().turn().options().super_thinking,
+            max_output: Some(most),
+            allow_tool_calls: true,
+            cache_key: self.context.recorder.event_log().task_id().as_str(),
+        });
+        drop(attached);
+        let answer = self.call_auxiliary(route, (parts, prompt), SUMMARY_TIMEOUT).await?;
+        Ok(answer.map(|answer| answer.text()).filter(|text| !text.trim().is_empty()))
+    }
+}
+
+/// The most tokens of a summary, with what models that always reason spend before it.
+fn max_summary_tokens(route: &Route) -> u64 {
+    MAX_SUMMARY_TOKENS.min(route.context_window / 10)
+}

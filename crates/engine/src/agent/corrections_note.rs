@@ -1,0 +1,138 @@
+//! What the user taught: corrections of answers, and lessons that were drawn from them. A turn is told what its
+//! conversation does not show yet, unasked, as the user's own word.
+
+use std::time::Instant;
+
+use contract::memory::MemoryKind;
+
+use super::recall::SEARCH_TIMEOUT;
+use crate::memory_format::{date, quote_lines};
+use crate::store::steps::TurnBase;
+use crate::store::{Brain, Corrections, MemoryQuery, SearchHit, TaskRow};
+
+/// The most that a turn is told, in tokens, and as a share of the model's context window in percent.
+pub(super) const MAX_TOKENS: u64 = 3_000;
+pub(super) const MAX_SHARE_PERCENT: u64 = 5;
+/// The most corrections that one turn is told, and the most lessons.
+const MAX_CORRECTIONS: usize = 8;
+const MAX_LESSONS: usize = 12;
+/// How much of it a conversation shows before it is told only what bears on its messages.
+const MAX_SHOWN_UNFILTERED: usize = 32;
+/// Less room than this is none, in bytes.
+const MIN_ITEM_BYTES: usize = 120;
+/// How many records a search for what bears on a message gives.
+const SEARCH_LIMIT: usize = 40;
+
+/// What the model is told before it all.
+const HEADING: &str = "[What the user taught you: corrections of earlier answers, and lessons drawn from them. They hold \
+                       from now on wherever they apply, in this answer too. What the user says later counts more.";
+
+/// What a turn is told that goes on from `base` with a `message`, in at most `budget` bytes. Where it cannot be read,
+/// nothing is. Blocks.
+pub(super) fn load(
+    brain: &Brain,
+    task: TaskRow,
+    (base, message): (TurnBase, &str),
+    budget: usize,
+) -> Vec<SearchHit> {
+    let taught = match brain.corrections(task, base) {
+        Ok(taught) => taught,
+        Err(error) => {
+            tracing::error!(%error, "What the user taught could not be read; the turn begins without.");
+            return Vec::new();
+        }
+    };
+    if fits(&taught, budget) {
+        let Corrections { corrections, lessons, .. } = taught;
+        return fit_to_budget(corrections.into_iter().chain(lessons).collect(), budget);
+    }
+    let relevant_ids = relevant_ids(brain, message.to_owned());
+    fit_to_budget(select(taught, &relevant_ids), budget)
+}
+
+/// What the model is told; none where there is nothing.
+pub(super) fn note(taught: &[SearchHit]) -> Option<String> {
+    let items: String = taught.iter().map(render_item).collect();
+    (!taught.is_empty()).then(|| format!("{HEADING}{items}]"))
+}
+
+/// One thing taught, as the model is told.
+fn render_item(found: &SearchHit) -> String {
+    format!("\n{}:{}", date(found), quote_lines(&found.excerpt))
+}
+
+/// Whether all of it can be told at once.
+fn fits(taught: &Corrections, budget: usize) -> bool {
+    let Corrections { corrections, lessons, already_shown: shown } = taught;
+    let bytes: usize = corrections.iter().chain(lessons).map(rendered_bytes).sum();
+    let count = corrections.len() + lessons.len();
+    let few = corrections.len() <= MAX_CORRECTIONS && lessons.len() <= MAX_LESSONS;
+    few && (count == 0 || shown + count <= MAX_SHOWN_UNFILTERED) && HEADING.len() + bytes <= budget
+}
+
+/// What bears on a message, the best first. Blocks.
+fn relevant_ids(brain: &Brain, text: String) -> Vec<String> {
+    let kinds = &[MemoryKind::Knowledge];
+    let query = MemoryQuery {
+        text,
+        kinds,
+        limit: SEARCH_LIMIT,
+        conversation: None,
+        deadline: Instant::now() + SEARCH_TIMEOUT,
+    };
+    let found = brain.search(&query).unwrap_or_default();
+    found.into_iter().filter(|found| found.is_relevant).map(|found| found.id).collect()
+}
+
+/// What is told where that cannot be all: the newest correction, then what bears on the message, then the newest, which
+/// a conversation that shows enough is not told.
+fn select(taught: Corrections, relevant_ids: &[String]) -> Vec<SearchHit> {
+    let Corrections { corrections, lessons, already_shown: shown } = taught;
+    let place = |found: &SearchHit| relevant_ids.iter().position(|id| *id == found.id).unwrap_or(usize::MAX);
+    let choose = |mut all: Vec<SearchHit>, first: usize, most: usize| {
+        if let Some(rest) = all.get_mut(first..) {
+            rest.sort_by_key(place);
+        }
+        let mut all: Vec<SearchHit> = all
+            .into_iter()
+            .enumerate()
+            .filter(|(at, found)| *at < first || shown < MAX_SHOWN_UNFILTERED || place(found) != usize::MAX)
+            .map(|(_, found)| found)
+            .collect();
+        all.truncate(most);
+        all
+    };
+    let mut chosen = choose(corrections, 1, MAX_CORRECTIONS);
+    chosen.extend(choose(lessons, 0, MAX_LESSONS));
+    chosen
+}
+
+/// As much as there is room for, the last of it cut.
+fn fit_to_budget(chosen: Vec<SearchHit>, budget: usize) -> Vec<SearchHit> {
+    let mut left = budget.saturating_sub(HEADING.len());
+    let mut fit_to_budget = Vec::new();
+    for mut found in chosen {
+        // The newest is told in any case.
+        if left < MIN_ITEM_BYTES && !fit_to_budget.is_empty() {
+            break;
+        }
+        let room = left.max(MIN_ITEM_BYTES);
+        if rendered_bytes(&found) > room {
+            found.excerpt.truncate(found.excerpt.floor_char_boundary(room.saturating_sub(20)));
+            found.excerpt.push('…');
+        }
+        left = left.saturating_sub(rendered_bytes(&found));
+        fit_to_budget.push(found);
+    }
+    fit_to_budget
+}
+
+/// How many bytes the model is told of it.
+fn rendered_bytes(found: &SearchHit) -> usize {
+    // The day, and a mark before each line.
+    12 + found.excerpt.len() + 3 * found.excerpt.lines().count()
+}
+
+#[cfg(test)]
+#[path = "corrections_note_tests.rs"]
+mod tests;

@@ -1,0 +1,249 @@
+//! The person in the loop: what they answer, and a turn that waits for them.
+
+use contract::content::ContentBlock;
+use contract::engine::{GrantScope, HitlRespond};
+use contract::event::{Event, HitlKind, HitlResolved};
+use contract::{CallId, GrantId, HitlId};
+
+use super::active_turn::{ActiveTurn, Interrupt, reply_committed};
+use super::sub_agent::{agent_name, wrap_event, wrap_step};
+use super::thread::{NextAction, PendingHitl};
+use super::tool_calls::{tool_call_event, tool_result_event};
+use super::turn_lifecycle::{TurnContext, TurnState};
+use super::turn_registry::Reply;
+use super::{AgentError, turn_request};
+use crate::event_log::Commit;
+use crate::llm::{Content, ToolOutcome, ToolUse};
+use crate::store::NewGrant;
+use crate::store::steps::Step;
+use crate::tools::grants;
+
+/// A person's answer, as it was sent.
+pub(super) struct HitlResponse {
+    request_id: HitlId,
+    answer: String,
+    feedback: Option<String>,
+    content_blocks: Vec<ContentBlock>,
+    scope: Option<GrantScope>,
+}
+
+impl HitlResponse {
+    /// An answer to what is `pending` when it comes: one that waits behind another answer is none to what that one
+    /// brings up, which nobody has seen.
+    pub(super) fn new(pending: Option<HitlId>, respond: HitlRespond) -> Result<Self, AgentError> {
+        let HitlRespond { answer, feedback, content_blocks, request_id, scope, .. } = respond;
+        let pending = pending.ok_or(AgentError::NotPending)?;
+        if request_id.is_some_and(|request_id| request_id != pending.to_string()) {
+            return Err(AgentError::NotPending);
+        }
+        let feedback = feedback.filter(|feedback| !feedback.trim().is_empty());
+        Ok(Self { request_id: pending, answer, feedback, content_blocks, scope })
+    }
+
+    /// What the answer means to a request of `kind`.
+    fn interpret(&self, kind: HitlKind) -> Result<Decision, AgentError> {
+        let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
+        let decision = match (kind, self.answer.as_str()) {
+            (HitlKind::Question, _) => Decision::Answered,
+            (HitlKind::Permission, "yes") => Decision::Allowed,
+            (HitlKind::Permission, "no") => Decision::Refused,
+            (HitlKind::Permission, "always") => {
+                return Ok(Decision::AlwaysAllowed(self.scope.unwrap_or_default()));
+            }
+            (HitlKind::Permission, _) => {
+                return invalid("`answer`: a permission is answered with `yes`, `no` or `always`");
+            }
+        };
+        if self.scope.is_some() {
+            return invalid("`scope`: goes with the answer `always` to a permission only");
+        }
+        Ok(decision)
+    }
+}
+
+enum Decision {
+    Answered,
+    Allowed,
+    AlwaysAllowed(GrantScope),
+    Refused,
+}
+
+impl ActiveTurn {
+    /// A person answered.
+    pub(super) async fn respond(
+        &mut self,
+        response: HitlResponse,
+        reply: Reply<HitlId>,
+    ) -> Result<(), Interrupt> {
+        let (asked, decision, given) = match self.validate_response(&response) {
+            Ok(judged) => judged,
+            Err(error) => {
+                // Who answered may have gone.
+                let _ = reply.send(Err(error));
+                return Ok(());
+            }
+        };
+        let request_id = asked.request_id;
+        let committed = self.resolve(asked, &decision, response, given).await;
+        reply_committed(reply, request_id, committed)
+    }
+
+    /// What is answered, how, and what was given with it.
+    fn validate_response(
+        &self,
+        response: &HitlResponse,
+    ) -> Result<(PendingHitl, Decision, Vec<Content>), AgentError> {
+        let asked = self.thread.pending_hitl().first().ok_or(AgentError::NotPending)?;
+        if response.request_id != asked.request_id {
+            return Err(AgentError::NotPending);
+        }
+        let decision = response.interpret(asked.kind)?;
+        let model = self.context.services.gateway.model().ok();
+        let given = turn_request::parse_attachments(
+            "content_blocks",
+            response.content_blocks.clone(),
+            model.as_deref(),
+        )?;
+        Ok((asked.clone(), decision, given))
+    }
+
+    async fn resolve(
+        &mut self,
+        asked: PendingHitl,
+        decision: &Decision,
+        response: HitlResponse,
+        given: Vec<Content>,
+    ) -> Result<(), crate::store::WriteError> {
+        let PendingHitl { request_id, call_id, owner, .. } = asked;
+        let HitlResponse { answer, feedback, .. } = response;
+        let mut record = Commit::new().close_hitl_request(request_id).attachments(&given).durable();
+        let mut events = vec![Event::HitlResolved(HitlResolved { request_id, answer: answer.clone() })];
+        let mut remarks = given;
+        let mut refused = None;
+        if let Decision::Refused = decision {
+            let said = feedback.map(|feedback| format!(" They said: {feedback}")).unwrap_or_default();
+            refused = Some(format!("The person did not allow this call, so it was not run.{said}"));
+        } else if let Some(feedback) = feedback {
+            remarks.insert(0, Content::Text { text: format!("The person who was asked added: {feedback}") });
+        }
+        let mut steps = vec![wrap_step(owner, Step::Resolved { request_id, answer, remarks })];
+        let call = self.thread.call(call_id).cloned();
+        if let (Some(call), Some(reason)) = (&call, refused) {
+            let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
+            let told = [tool_call_event(call), tool_result_event(call, &outcome)];
+            events.extend(told.map(|event| self.wrap_event_for(owner, event)));
+            steps.push(wrap_step(owner, Step::Resulted { call_id, outcome, memory: Vec::new() }));
+        }
+        let mut others: Vec<PendingHitl> = self.thread.pending_hitl().iter().skip(1).cloned().collect();
+        if let (Some(call), Decision::AlwaysAllowed(scope)) = (&call, decision) {
+            let command = self.command_of(call);
+            let tool = self.context.snapshot.toolbox.find(&call.name);
+            let prefix = command.as_deref().map(grants::prefix_of);
+            record = record.grant(NewGrant {
+                id: GrantId::new(),
+                tool: call.name.clone(),
+                scope: *scope,
+                prefix: prefix.map(str::to_owned),
+                binding: tool.and_then(|tool| tool.binding()),
+            });
+            others.retain(|other| {
+                let covered = |other: &ToolUse| {
+                    other.name == call.name && grants::allows(prefix, self.command_of(other).as_deref())
+                };
+                let granted = other.kind == HitlKind::Permission
+                    && self.thread.call(other.call_id).is_some_and(covered);
+                if granted {
+                    // Nobody was shown this one yet, and nobody need be.
+                    let (request_id, answer) = (other.request_id, "yes".to_owned());
+                    steps.push(wrap_step(
+                        other.owner,
+                        Step::Resolved { request_id, answer, remarks: Vec::new() },
+                    ));
+                }
+                !granted
+            });
+        }
+        if let Some(next) = others.first() {
+            let request = self.context.hitl_request(
+                next.request_id,
+                next.kind,
+                next.question.clone(),
+                next.options.clone(),
+            );
+            events.push(Event::HitlRequest(request.clone()));
+            record = record.open_hitl_request(request);
+        }
+        self.commit_to_turn(record, steps, events).await
+    }
+}
+
+impl ActiveTurn {
+    /// The command that a call runs, if its tool runs commands.
+    fn command_of(&self, call: &ToolUse) -> Option<String> {
+        self.context.snapshot.toolbox.find(&call.name)?.command(&call.input)
+    }
+
+    /// An event as one of the sub-agent that the call `owner` runs, or of the turn itself.
+    fn wrap_event_for(&self, owner: Option<CallId>, event: Event) -> Event {
+        match owner.and_then(|owner| self.thread.call(owner)) {
+            Some(call) => wrap_event(call.call_id, agent_name(&call.input), event),
+            None => event,
+        }
+    }
+}
+
+/// A turn that waits for a person. What it takes to go on is read again when they have answered: a turn may wait
+/// for days, and most of an engine's memory would be such turns.
+pub(super) struct AwaitingHuman {
+    context: TurnContext,
+}
+
+impl TurnContext {
+    /// The turn waits for a person, and lets go of what it does not need for that.
+    pub(super) fn await_human(mut self) -> AwaitingHuman {
+        self.permit = None;
+        self.recorder.clear_published();
+        self.registration.mark_idle();
+        AwaitingHuman { context: self }
+    }
+}
+
+impl AwaitingHuman {
+    /// Waits until the turn is told something, or nobody has answered in time.
+    pub(super) async fn wait(mut self) -> TurnState {
+        let clock = self.context.services.clock.clone();
+        let patience = self.context.hitl_time_left();
+        let command = tokio::select! {
+            biased;
+            () = self.context.stopping.cancelled() => return TurnState::Ended,
+            command = self.context.inbox.recv() => match command {
+                Some(command) => Some(command),
+                None => return TurnState::Ended,
+            },
+            () = clock.sleep(patience) => None,
+        };
+        // Before the command is let go of: an answer on its way counts as work, and so does what it leads to.
+        self.context.registration.mark_busy();
+        let mut run = match self.context.load().await {
+            Ok(run) => run,
+            Err(store_retries) => {
+                // It still waits, and can be answered once it can be read.
+                if let Some(command) = command {
+                    command.refuse_with(|| AgentError::TemporarilyUnreadable);
+                }
+                return TurnState::StoreUnavailable(store_retries);
+            }
+        };
+        match command {
+            None => run.expire().await,
+            Some(command) => match run.handle_command(command).await {
+                // It may have been told something that was no answer.
+                Ok(()) if matches!(run.thread.next_action(), NextAction::AwaitHuman(_)) => {
+                    TurnState::AwaitingHuman(run.context.await_human())
+                }
+                Ok(()) => TurnState::Active(Box::new(run)),
+                Err(stopped) => run.handle_interrupt(stopped).await,
+            },
+        }
+    }
+}

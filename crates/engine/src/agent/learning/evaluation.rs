@@ -1,0 +1,353 @@
+//! One stage of a batch after the other: a lesson is drafted, the corrected turn is asked again with it in place and
+//! judged, then a turn that has nothing to do with it. Only then is it adopted.
+
+use contract::learning::{Check, Verdict};
+use contract::memory::{MemoryKind, Source};
+use contract::{FeedbackId, MemoryId, TaskId, TurnId};
+
+use super::model_call::{CallOutcome, ModelQuery};
+use super::{Learner, prompts};
+use crate::agent::attachments::Attachments;
+use crate::agent::compaction_view::{rewrite_message, truncate_middle};
+use crate::agent::thread::Thread;
+use crate::agent::thread_loader::LoadError;
+use crate::agent::{AgentError, corrections_note, recall};
+use crate::llm::{Content, Message, repair};
+use crate::store::steps::Step;
+use crate::store::{
+    BatchEffect, BatchStage, Brain, CallUsage, Correction, LessonDraft, NewLesson, SearchHit, StoredStep,
+    TaskRow, UnrelatedTurn,
+};
+
+/// How many lessons a draft is shown of what is known.
+const MAX_KNOWN_LESSONS: usize = 20;
+/// How much of an answer is judged and kept as evidence, in characters.
+const MAX_ANSWER_CHARS: usize = 4_000;
+/// Requests that share a beginning. Those that ask a turn again share that of its task.
+const CACHE_KEY: &str = "learning";
+
+/// What a stage came to.
+pub(super) enum StageOutcome {
+    /// The next one, with what comes of this one.
+    Next(Box<BatchStage>, BatchEffect),
+    /// Nothing, for now: no model gave an answer.
+    Retry,
+}
+
+impl StageOutcome {
+    fn advance(stage: BatchStage) -> Self {
+        Self::Next(Box::new(stage), BatchEffect::None)
+    }
+
+    /// No lesson comes of a correction.
+    fn no_lesson(feedback_id: FeedbackId) -> Self {
+        Self::Next(Box::new(BatchStage::Choosing), BatchEffect::NoLesson(feedback_id))
+    }
+
+    /// What it was about is gone.
+    fn subject_deleted() -> Self {
+        Self::advance(BatchStage::Choosing)
+    }
+}
+
+/// What a stage came to, and what that cost.
+type StageResult = Result<(StageOutcome, Vec<CallUsage>), AgentError>;
+
+/// A turn as its model was asked for its last answer.
+struct ReplayedTurn {
+    messages: Vec<Message>,
+    /// What the user had said last.
+    question: String,
+    /// What the model had answered.
+    answer: String,
+    /// Whether something in it came from a tool.
+    is_tainted: bool,
+}
+
+impl Learner {
+    /// Does what comes next of a correction.
+    pub(super) async fn run_stage(&self, stage: BatchStage) -> StageResult {
+        match stage {
+            // Nothing is on trial.
+            BatchStage::Choosing => Ok((StageOutcome::subject_deleted(), Vec::new())),
+            BatchStage::Drafting { feedback_id } => self.draft_lesson(feedback_id).await,
+            BatchStage::Trying(draft) => self.replay_corrected(draft).await,
+            BatchStage::Judging { draft, answer } => self.judge_corrected(draft, answer).await,
+            BatchStage::TryingOther { draft, verdict, other } => {
+                self.replay_unrelated(draft, verdict, other).await
+            }
+            BatchStage::JudgingOther { draft, verdict, other, answer } => {
+                self.judge_unrelated(draft, verdict, other, answer).await
+            }
+        }
+    }
+
+    async fn draft_lesson(&self, feedback_id: FeedbackId) -> StageResult {
+        let Some((correction, again)) = self.load_correction(feedback_id).await? else {
+            return Ok((StageOutcome::subject_deleted(), Vec::new()));
+        };
+        let Some(again) = again else { return Ok((StageOutcome::no_lesson(feedback_id), Vec::new())) };
+        let is_tainted = correction.is_tainted || again.is_tainted;
+        let about = format!("{} {}", again.question, correction.text);
+        // What is drawn from data is data, and what is not is not shown any.
+        let known =
+            self.read(move |brain| brain.relevant_lessons(is_tainted, &about, MAX_KNOWN_LESSONS)).await?;
+        let query_json = prompts::draft_input(&again.question, &again.answer, &correction.text, &known);
+        let (outcome, spent) = self.call_with_prompt(prompts::DRAFT_PROMPT, query_json).await?;
+        let turned = match outcome {
+            CallOutcome::Unavailable => StageOutcome::Retry,
+            CallOutcome::Declined => StageOutcome::no_lesson(feedback_id),
+            CallOutcome::Answered(answer) => match prompts::parse_draft(&answer.text(), &known) {
+                Some((lesson, merges)) => StageOutcome::advance(BatchStage::Trying(LessonDraft {
+                    feedback_id,
+                    lesson,
+                    merges,
+                    is_tainted,
+                })),
+                None => StageOutcome::no_lesson(feedback_id),
+            },
+        };
+        Ok((turned, spent))
+    }
+
+    async fn replay_corrected(&self, draft: LessonDraft) -> StageResult {
+        let Some((correction, Some(again))) = self.load_correction(draft.feedback_id).await? else {
+            return Ok((StageOutcome::subject_deleted(), Vec::new()));
+        };
+        let (outcome, spent) = self.replay_turn(again, &draft, &correction.task_id).await?;
+        let next = |draft, answer| BatchStage::Judging { draft, answer };
+        Ok((after_replay(outcome, draft, next), spent))
+    }
+
+    async fn judge_corrected(&self, draft: LessonDraft, answer: String) -> StageResult {
+        let Some((correction, Some(again))) = self.load_correction(draft.feedback_id).await? else {
+            return Ok((StageOutcome::subject_deleted(), Vec::new()));
+        };
+        let query_json = prompts::judge_corrected_input(&again.question, &correction.text, &answer);
+        let (outcome, spent) = self.call_with_prompt(prompts::JUDGE_CORRECTED_PROMPT, query_json).await?;
+        let (task_id, turn_id) = (correction.task_id.clone(), correction.turn_id);
+        let verdict = match outcome {
+            CallOutcome::Unavailable => return Ok((StageOutcome::Retry, spent)),
+            outcome => build_verdict(&outcome, Check::Corrected, (task_id, turn_id), answer),
+        };
+        if !verdict.passed {
+            return Ok((StageOutcome::no_lesson(draft.feedback_id), spent));
+        }
+        let about = format!("{} {} {}", again.question, correction.text, draft.lesson);
+        let turned = match self.read(move |brain| brain.unrelated_turn(turn_id, &about)).await? {
+            Some(other) => StageOutcome::advance(BatchStage::TryingOther { draft, verdict, other }),
+            // It has gone meanwhile.
+            None => StageOutcome::subject_deleted(),
+        };
+        Ok((turned, spent))
+    }
+
+    async fn replay_unrelated(
+        &self,
+        draft: LessonDraft,
+        verdict: Verdict,
+        other: UnrelatedTurn,
+    ) -> StageResult {
+        let Some(again) = self.load_turn(&other.task_id, other.turn_id).await? else {
+            return Ok((StageOutcome::subject_deleted(), Vec::new()));
+        };
+        let (outcome, spent) = self.replay_turn(again, &draft, &other.task_id).await?;
+        let next = |draft, answer| BatchStage::JudgingOther { draft, verdict, other, answer };
+        Ok((after_replay(outcome, draft, next), spent))
+    }
+
+    async fn judge_unrelated(
+        &self,
+        draft: LessonDraft,
+        corrected: Verdict,
+        other: UnrelatedTurn,
+        answer: String,
+    ) -> StageResult {
+        let UnrelatedTurn { task_id, turn_id } = other;
+        let Some(again) = self.load_turn(&task_id, turn_id).await? else {
+            return Ok((StageOutcome::subject_deleted(), Vec::new()));
+        };
+        let id = draft.feedback_id;
+        let Some(correction) = self.read(move |brain| brain.correction(id)).await? else {
+            return Ok((StageOutcome::subject_deleted(), Vec::new()));
+        };
+        let query_json =
+            prompts::judge_unharmed_input(&again.question, &again.answer, &answer, &draft.lesson);
+        let (outcome, spent) = self.call_with_prompt(prompts::JUDGE_UNHARMED_PROMPT, query_json).await?;
+        let judge_unharmed_input = match outcome {
+            CallOutcome::Unavailable => return Ok((StageOutcome::Retry, spent)),
+            outcome => build_verdict(&outcome, Check::Unharmed, (task_id, turn_id), answer),
+        };
+        let turned = if judge_unharmed_input.passed {
+            adopt(draft, correction, vec![corrected, judge_unharmed_input])
+        } else {
+            StageOutcome::no_lesson(draft.feedback_id)
+        };
+        Ok((turned, spent))
+    }
+
+    /// A correction and the turn that it is about; no correction where it is in force no longer, and no turn where that
+    /// cannot be read.
+    async fn load_correction(
+        &self,
+        feedback_id: FeedbackId,
+    ) -> Result<Option<(Correction, Option<ReplayedTurn>)>, AgentError> {
+        let Some(correction) = self.read(move |brain| brain.correction(feedback_id)).await? else {
+            return Ok(None);
+        };
+        let again = self.load_turn(&correction.task_id, correction.turn_id).await?;
+        Ok(Some((correction, again)))
+    }
+
+    /// A turn as it can be asked again; none where it is gone or cannot be read.
+    async fn load_turn(&self, task_id: &TaskId, turn_id: TurnId) -> Result<Option<ReplayedTurn>, AgentError> {
+        let Some(task) = self.brain.task(task_id)? else { return Ok(None) };
+        let read = move |brain: &Brain| ReplayedTurn::load(brain, task.row, turn_id);
+        match self.brain.run_blocking(read).await.ok_or(AgentError::Stopping)? {
+            Ok(again) => Ok(again),
+            Err(LoadError::Read(error)) => Err(error.into()),
+            Err(LoadError::MissingOpening(error)) => {
+                tracing::warn!(%error, "A turn cannot be learned from.");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Asks for a draft or a verdict.
+    async fn call_with_prompt(
+        &self,
+        system: &str,
+        query_json: String,
+    ) -> Result<(CallOutcome, Vec<CallUsage>), AgentError> {
+        let messages = [Message::user(query_json)];
+        let question = ModelQuery { system, messages: &messages, tools: &[], cache_key: CACHE_KEY };
+        Ok(self.call_model(&question).await?)
+    }
+
+    /// Asks a turn again for its last answer, with a lesson in place. No tool is run.
+    async fn replay_turn(
+        &self,
+        again: ReplayedTurn,
+        draft: &LessonDraft,
+        task_id: &TaskId,
+    ) -> Result<(CallOutcome, Vec<CallUsage>), AgentError> {
+        let kit = self.services.snapshots.current();
+        let offer = kit.toolbox.exposed_tools(self.services.gateway.context_window());
+        let messages = again.with_note(self.lesson_note(draft));
+        let repaired_messages = repair(&messages);
+        let messages =
+            repaired_messages.as_ref().map_or(&messages[..], |repaired_messages| &repaired_messages.messages);
+        let attached = Attachments::in_messages(messages)
+            .load(self.brain.clone(), self.services.memory_budget.clone())
+            .await?;
+        let messages = attached.insert_into(messages);
+        let question = ModelQuery {
+            system: &kit.soul,
+            messages: &offer.messages_to_wire(&messages),
+            tools: offer.declarations(),
+            cache_key: task_id.as_str(),
+        };
+        Ok(self.call_model(&question).await?)
+    }
+
+    /// What a model is told of a lesson, as it will be once that is adopted.
+    fn lesson_note(&self, draft: &LessonDraft) -> Option<String> {
+        let source = if draft.is_tainted { Source::Tool } else { Source::Learned };
+        let lesson = [SearchHit {
+            kind: MemoryKind::Knowledge,
+            id: String::new(),
+            content: draft.lesson.clone(),
+            excerpt: draft.lesson.clone(),
+            source: Some(source),
+            tags: Vec::new(),
+            created_at: self.services.clock.now(),
+            task_id: None,
+            message_ids: Vec::new(),
+            score: 0.0,
+            is_relevant: true,
+        }];
+        if draft.is_tainted { recall::note(&lesson) } else { corrections_note::note(&lesson) }
+    }
+}
+
+impl ReplayedTurn {
+    fn load(brain: &Brain, task: TaskRow, turn_id: TurnId) -> Result<Option<Self>, LoadError> {
+        let mut steps = brain.steps(task)?;
+        let is_of_turn = |stored: &StoredStep| stored.turn_id == turn_id;
+        let last = |wanted: fn(&Step) -> bool| {
+            steps.iter().rposition(|stored| is_of_turn(stored) && wanted(&stored.step))
+        };
+        // A turn that failed before its first answer is asked for that.
+        let answered = last(|step| matches!(step, Step::Answered { .. }));
+        let Some(at) = answered.or_else(|| last(|step| matches!(step, Step::Ended { .. }))) else {
+            return Ok(None);
+        };
+        let text = match steps.get(at).map(|stored| &stored.step) {
+            Some(Step::Answered { answer, .. }) => answer.text(),
+            _ => String::new(),
+        };
+        steps.truncate(at);
+        let Some(thread) = Thread::from_journal(steps)? else { return Ok(None) };
+        let asked = thread.messages().iter().rev().find_map(user_text);
+        Ok(Some(Self {
+            question: asked.unwrap_or_default(),
+            answer: text,
+            is_tainted: thread.branch().memory_source() == Source::Tool,
+            messages: thread.messages().to_vec(),
+        }))
+    }
+
+    /// The conversation with `note` beside what the user said last. Reasoning is left out: it is bound to what came
+    /// before it, and that has changed.
+    fn with_note(self, note: Option<String>) -> Vec<Message> {
+        let mut messages: Vec<Message> =
+            self.messages.iter().map(|message| rewrite_message(message, true, |_| None)).collect();
+        let users = messages.iter_mut().rev().find_map(|message| match message {
+            Message::User { content } => Some(content),
+            Message::Assistant { .. } | Message::Results(_) => None,
+        });
+        if let (Some(content), Some(text)) = (users, note) {
+            content.insert(0, Content::Note { text });
+        }
+        messages
+    }
+}
+
+/// What the user said in a message.
+fn user_text(message: &Message) -> Option<String> {
+    match message {
+        Message::User { content } => Some(Content::text_of(content)),
+        Message::Assistant { .. } | Message::Results(_) => None,
+    }
+}
+
+/// What comes once a turn was asked again: the next stage with what it answered.
+fn after_replay(
+    outcome: CallOutcome,
+    draft: LessonDraft,
+    next: impl FnOnce(LessonDraft, String) -> BatchStage,
+) -> StageOutcome {
+    match outcome {
+        CallOutcome::Unavailable => StageOutcome::Retry,
+        CallOutcome::Answered(answer) if !answer.text().trim().is_empty() => {
+            StageOutcome::advance(next(draft, truncate_middle(&answer.text(), MAX_ANSWER_CHARS)))
+        }
+        CallOutcome::Answered(_) | CallOutcome::Declined => StageOutcome::no_lesson(draft.feedback_id),
+    }
+}
+
+/// What was judged of an answer.
+fn build_verdict(outcome: &CallOutcome, check: Check, turn: (TaskId, TurnId), answer: String) -> Verdict {
+    let (passed, reason) = match outcome {
+        CallOutcome::Answered(judge) => prompts::parse_verdict(&judge.text()),
+        CallOutcome::Declined | CallOutcome::Unavailable => (false, "the judge declined".to_owned()),
+    };
+    let (task_id, turn_id) = turn;
+    Verdict { check, task_id, turn_id, answer, passed, reason }
+}
+
+fn adopt(draft: LessonDraft, correction: Correction, verdicts: Vec<Verdict>) -> StageOutcome {
+    let LessonDraft { lesson: content, merges, is_tainted, .. } = draft;
+    let lesson = NewLesson { id: MemoryId::new(), content, correction, merges, is_tainted, verdicts };
+    StageOutcome::Next(Box::new(BatchStage::Choosing), BatchEffect::Adopt(Box::new(lesson)))
+}

@@ -1,0 +1,101 @@
+//! Calls of a model beside turns: within the budgets that turns share, and within a deadline.
+
+use std::time::Duration;
+
+use super::Learner;
+use crate::agent::auxiliary_call::collect_answer;
+use crate::agent::budget::reserve_outside_turn;
+use crate::llm::{
+    Answer, FinishReason, Message, ModelError, Request, Route, TokenUsage, ToolDeclaration, estimate,
+};
+use crate::store::CallUsage;
+
+/// How long an answer is waited for.
+const CALL_TIMEOUT: Duration = Duration::from_mins(3);
+/// The most tokens of an answer, with what models that always reason spend before it.
+const MAX_ANSWER_TOKENS: u64 = 4_000;
+
+/// What is asked.
+pub(super) struct ModelQuery<'a> {
+    pub(super) system: &'a str,
+    pub(super) messages: &'a [Message],
+    pub(super) tools: &'a [ToolDeclaration],
+    pub(super) cache_key: &'a str,
+}
+
+/// What came of a call.
+pub(super) enum CallOutcome {
+    /// The model answered.
+    Answered(Answer),
+    /// It will not answer this, however often it is asked.
+    Declined,
+    /// There is no answer for now: no model, no budget, or the provider failed.
+    Unavailable,
+}
+
+impl Learner {
+    /// Asks the model that answers, and where that fails those that stand in for it, once each; what came of it, and
+    /// what it cost.
+    pub(super) async fn call_model(
+        &self,
+        question: &ModelQuery<'_>,
+    ) -> Result<(CallOutcome, Vec<CallUsage>), rusqlite::Error> {
+        let gateway = &self.services.gateway;
+        let chain = gateway.chain(None, self.services.clock.monotonic()).unwrap_or_default();
+        let mut spent = Vec::new();
+        for route in chain {
+            let outcome = self.call_route(&route, question, &mut spent).await?;
+            if !matches!(outcome, CallOutcome::Unavailable) {
+                return Ok((outcome, spent));
+            }
+        }
+        Ok((CallOutcome::Unavailable, spent))
+    }
+
+    async fn call_route(
+        &self,
+        route: &Route,
+        question: &ModelQuery<'_>,
+        spent: &mut Vec<CallUsage>,
+    ) -> Result<CallOutcome, rusqlite::Error> {
+        let ModelQuery { system, messages, tools, cache_key } = *question;
+        let prompt = estimate::text(system) + estimate::tools(tools) + estimate::messages(messages);
+        let most = MAX_ANSWER_TOKENS.min(route.max_output);
+        if prompt + most > route.context_window {
+            return Ok(CallOutcome::Declined);
+        }
+        // Held until the call is over. What it did cost is on record a moment later.
+        let Some(_room) = reserve_outside_turn(&self.services, &self.brain, (prompt, most, most))? else {
+            tracing::info!("Nothing is learned for now: the budget is used up.");
+            return Ok(CallOutcome::Unavailable);
+        };
+        let parts = route.model.stream(&Request {
+            system,
+            messages,
+            tools,
+            thinking: false,
+            max_output: Some(most),
+            allow_tool_calls: false,
+            cache_key,
+        });
+        let answer = collect_answer(parts, prompt, &*self.services.clock, CALL_TIMEOUT).await;
+        let tokens = answer.as_ref().map_or_else(|error| error.usage, |answer| answer.usage);
+        if tokens != TokenUsage::default() {
+            spent.push(CallUsage { model: route.model.name().to_owned(), tokens });
+        }
+        Ok(self.note_outcome(route, answer))
+    }
+
+    fn note_outcome(&self, route: &Route, answer: Result<Answer, ModelError>) -> CallOutcome {
+        let (gateway, now) = (&self.services.gateway, self.services.clock.monotonic());
+        gateway.record_outcome(route, answer.as_ref().map(|answer| &answer.usage), now);
+        match answer {
+            Ok(answer) if answer.stop == FinishReason::Refusal => CallOutcome::Declined,
+            Ok(answer) => CallOutcome::Answered(answer),
+            Err(error) => {
+                tracing::warn!(kind = ?error.kind, model = route.name, "A question for learning has no answer.");
+                if error.is_request_error() { CallOutcome::Declined } else { CallOutcome::Unavailable }
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Skills that a conversation has loaded: their text is told once. Pure.
+
+use serde_json::Value;
+
+use super::branch::Branch;
+use crate::llm::{Block, Message, ToolReply, ToolUse};
+use crate::store::steps::Replacement;
+use crate::tools::LOAD_SKILL;
+
+/// What the model is told in the place of a skill that it can see already.
+pub(super) const ALREADY_LOADED: &str =
+    "This is loaded already, and has not changed: it stands word for word further up.";
+
+/// A result that told what a skill, or one of its files, says.
+#[derive(Clone, Copy)]
+pub(super) struct SkillLoad<'a> {
+    /// What was loaded: the skill, and the file.
+    target: (&'a str, Option<&'a str>),
+    /// Where among the messages the result stands.
+    message_index: usize,
+    /// The call, by its provider's name for it.
+    provider_id: &'a str,
+    /// What it says.
+    pub(super) text: &'a str,
+}
+
+impl SkillLoad<'_> {
+    /// The messages that it is: the call, and the result behind it.
+    pub(super) fn message_indexes(&self) -> [usize; 2] {
+        [self.message_index.saturating_sub(1), self.message_index]
+    }
+
+    /// Whether it is this result of the message at `at`.
+    pub(super) fn is_reply(&self, at: usize, reply: &ToolReply) -> bool {
+        self.message_index == at && self.provider_id == reply.provider_id
+    }
+}
+
+/// What was loaded in these messages, oldest first.
+pub(super) fn skill_loads(messages: &[Message]) -> Vec<SkillLoad<'_>> {
+    let mut open: Vec<&ToolUse> = Vec::new();
+    let mut loads = Vec::new();
+    for (at, message) in messages.iter().enumerate() {
+        match message {
+            Message::Assistant { blocks, .. } => open.extend(blocks.iter().filter_map(|block| match block {
+                Block::ToolUse(call) if call.name == LOAD_SKILL => Some(call),
+                _ => None,
+            })),
+            Message::Results(replies) => {
+                for ToolReply { provider_id, text, is_error, .. } in replies {
+                    let call = open.iter().position(|call| call.provider_id == *provider_id);
+                    let Some(call) = call.map(|call| open.swap_remove(call)) else { continue };
+                    if !is_error && text != ALREADY_LOADED {
+                        loads.push(SkillLoad {
+                            target: load_target(call),
+                            message_index: at,
+                            provider_id,
+                            text,
+                        });
+                    }
+                }
+            }
+            Message::User { .. } => {}
+        }
+    }
+    loads
+}
+
+/// What was loaded in these messages, once each as it said last: a skill may have changed in between.
+pub(super) fn newest_loads(messages: &[Message]) -> Vec<SkillLoad<'_>> {
+    let mut newest: Vec<SkillLoad<'_>> = Vec::new();
+    for load in skill_loads(messages) {
+        newest.retain(|older| older.target != load.target);
+        newest.push(load);
+    }
+    newest
+}
+
+/// What the model is told of what it loaded, in a conversation that stands so. A skill that has changed since it was
+/// last loaded, or whose text was left out of the conversation, is told anew.
+pub(super) fn deduplicate(branch: &Branch, call: &ToolUse, text: String) -> String {
+    let is_shown = call.name == LOAD_SKILL && is_visible(branch, load_target(call), &text);
+    if is_shown && text.len() > ALREADY_LOADED.len() { ALREADY_LOADED.to_owned() } else { text }
+}
+
+/// Whether the last that the model sees of what was loaded is this text.
+fn is_visible(branch: &Branch, what: (&str, Option<&str>), text: &str) -> bool {
+    let last = newest_loads(branch.all_messages()).into_iter().find(|load| load.target == what);
+    // A summary repeats what was loaded in the messages that it stands for.
+    let assert_survives = |at| {
+        at >= branch.compacted_count() || matches!(branch.replacement(), Some(Replacement::Summary { .. }))
+    };
+    last.is_some_and(|last| last.text == text && assert_survives(last.message_index))
+}
+
+/// What a call loads: the skill, and the file where it is not the skill's own text.
+fn load_target(call: &ToolUse) -> (&str, Option<&str>) {
+    let text = |field| call.input.get(field).and_then(Value::as_str);
+    let file = text("file").map(|file| file.strip_prefix("./").unwrap_or(file));
+    (text("skill").unwrap_or_default(), file)
+}
+
+#[cfg(test)]
+#[path = "loaded_skills_tests.rs"]
+mod tests;

@@ -1,0 +1,156 @@
+//! The loop detector: whether a turn makes the same call again and again and learns nothing new from it. Pure.
+//!
+//! A call whose result changes is no loop: a poll may go on for as long as there is something to see.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::sync::LazyLock;
+
+use regex_lite::Regex;
+use sha2::{Digest as _, Sha256};
+
+use crate::fault_injection::{self, Mutation};
+use crate::llm::{ToolOutcome, ToolUse};
+
+/// Among how many calls, the newest ones, repetitions are counted.
+const WINDOW_CALLS: usize = 20;
+/// From how many times on the model is told.
+const WARN_AT_COUNT: usize = 3;
+/// From how many times on the turn ends.
+const END_AT_COUNT: usize = 5;
+
+/// An id that each call makes anew: in the name of a file with its output, or of what it saved.
+static GENERATED_ID: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new("(call_|mem_)[0-9a-f]{32}").ok());
+
+/// What such an id begins with.
+const GENERATED_ID_PREFIXES: [&str; 2] = ["call_", "mem_"];
+
+/// The calls of a turn that ended last, each with its result, as a hash.
+#[derive(Debug, Default)]
+pub(super) struct LoopDetector {
+    recent: VecDeque<[u8; 32]>,
+}
+
+/// How often a call was made with one result, in the window that ends with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RepeatCount(usize);
+
+impl LoopDetector {
+    /// A call has ended.
+    pub(super) fn record(&mut self, call: &ToolUse, outcome: &ToolOutcome) -> RepeatCount {
+        if fault_injection::active(Mutation::IgnoreLoops) {
+            return RepeatCount(1);
+        }
+        let ended = fingerprint(call, outcome);
+        if self.recent.len() == WINDOW_CALLS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(ended);
+        RepeatCount(self.recent.iter().filter(|other| **other == ended).count())
+    }
+}
+
+impl RepeatCount {
+    /// Whether the turn must end.
+    pub(super) fn is_loop(self) -> bool {
+        self.0 >= END_AT_COUNT
+    }
+
+    /// What the model is told beside the call's result, if anything.
+    pub(super) fn warning(self) -> Option<String> {
+        (self.0 >= WARN_AT_COUNT).then(|| {
+            format!(
+                "[You have made this call {} times with this same result. Do not repeat it: try another way, or \
+                 say what is missing. After {END_AT_COUNT} times the turn is ended.]",
+                self.0
+            )
+        })
+    }
+}
+
+/// What makes two calls the same, their results included. How long they took does not.
+fn fingerprint(call: &ToolUse, outcome: &ToolOutcome) -> [u8; 32] {
+    let input = call.input.to_string();
+    // To look for the beginnings first is many times as fast, and few results have one.
+    let fresh = |text: &str| {
+        GENERATED_ID.as_ref().filter(|_| GENERATED_ID_PREFIXES.iter().any(|start| text.contains(start)))
+    };
+    let steady = |text| fresh(text).map_or(Cow::Borrowed(text), |fresh| fresh.replace_all(text, "$1"));
+    let [output, error] =
+        [Some(outcome.output.as_str()), outcome.error.as_deref()].map(|text| text.map(steady));
+    let parts = [Some(call.name.as_str()), Some(&input), output.as_deref(), error.as_deref()];
+    let mut all = Sha256::new();
+    for part in parts.into_iter().flatten() {
+        // Each by itself, so that nothing moves from one into the next.
+        all.update(Sha256::digest(part));
+    }
+    all.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::CallId;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn call(name: &str, input: serde_json::Value) -> ToolUse {
+        let (call_id, provider_id) = (CallId::new(), "toolu_1".into());
+        ToolUse { call_id, provider_id, name: name.into(), input, signature: None, broken: None }
+    }
+
+    fn outcome(output: &str) -> ToolOutcome {
+        ToolOutcome { output: output.into(), error: None, duration_ms: 0 }
+    }
+
+    #[test]
+    fn it_is_told_from_the_third_time_on_and_ends_with_the_fifth() {
+        let mut repeats = LoopDetector::default();
+        let mut note = || repeats.record(&call("poll", json!({"job": 1, "of": 2})), &outcome("running"));
+        let told: Vec<_> =
+            (0..5).map(|_| note()).map(|times| (times.warning().is_some(), times.is_loop())).collect();
+        assert_eq!(told, [(false, false), (false, false), (true, false), (true, false), (true, true)]);
+    }
+
+    #[test]
+    fn another_input_result_tool_or_error_is_another_call() {
+        let mut repeats = LoopDetector::default();
+        let failed = ToolOutcome { error: Some("running".into()), output: String::new(), duration_ms: 0 };
+        for _ in 0..4 {
+            for (name, input, outcome) in [
+                ("poll", json!({"job": 1}), outcome("running")),
+                ("poll", json!({"job": 2}), outcome("running")),
+                ("poll", json!({"job": 1}), outcome("done")),
+                ("poll", json!({"job": 1}), failed.clone()),
+                ("wait", json!({"job": 1}), outcome("running")),
+            ] {
+                assert!(!repeats.record(&call(name, input), &outcome).is_loop());
+            }
+        }
+    }
+
+    #[test]
+    fn what_each_call_names_anew_makes_no_difference() {
+        let mut repeats = LoopDetector::default();
+        let ends = (0..5).map(|_| {
+            let saved = format!("saved as mem_{}", uuid::Uuid::now_v7().simple());
+            repeats.record(&call("memory_save", json!({"content": "x"})), &outcome(&saved)).is_loop()
+        });
+        assert_eq!(ends.collect::<Vec<_>>(), [false, false, false, false, true]);
+    }
+
+    proptest! {
+        /// Counted anew over the last twenty, whatever was called.
+        #[test]
+        fn it_counts_what_is_in_the_window(calls in proptest::collection::vec((0..3_u8, 0..2_u8), 0..60)) {
+            let mut repeats = LoopDetector::default();
+            for (at, (input, output)) in calls.iter().enumerate() {
+                let times = repeats.record(&call("t", json!({"n": input})), &outcome(&output.to_string()));
+                let window = &calls[(at + 1).saturating_sub(WINDOW_CALLS)..=at];
+                let same = window.iter().filter(|other| *other == &(*input, *output)).count();
+                prop_assert_eq!(times, RepeatCount(same));
+            }
+        }
+    }
+}

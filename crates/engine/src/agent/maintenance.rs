@@ -1,0 +1,112 @@
+//! Keeps house: has memory take in what an earlier version of the engine left, and takes the deltas of turns that
+//! ended long ago out of the brain, and removes old copies of it. What the turn came to stays.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::Timestamp;
+use service::clock::Clock;
+
+use crate::store::{BACKUP_LIFETIME, Brain};
+
+/// How many turns are seen to in one commit, so that no turn at work waits long for it.
+const TURNS_PER_COMMIT: u32 = 50;
+/// How many turns memory takes in in one commit.
+const INGESTED_TURNS_PER_COMMIT: usize = 20;
+/// How long to leave the writer to others in between.
+const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
+/// How long to wait at least where nothing is due.
+const MIN_TICK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often to look at least. This is the only thing that an idle engine does.
+const MAX_TICK_INTERVAL: Duration = Duration::from_hours(1);
+
+/// Keeps house for ever. Deltas are kept for `replay_ttl` after their turn.
+pub(super) async fn run(brain: Brain, clock: Arc<dyn Clock>, replay_ttl: Duration) {
+    loop {
+        let pause = match tick(&brain, &*clock, replay_ttl).await {
+            Ok(pause) => pause,
+            Err(reason) => {
+                tracing::warn!(reason, "The brain could not be kept in order; this is tried again.");
+                MAX_TICK_INTERVAL
+            }
+        };
+        if pause > COMMIT_INTERVAL {
+            remove_old_copies(&brain).await;
+        }
+        clock.sleep(pause).await;
+    }
+}
+
+/// Removes the copies of the brain from before upgrades that nobody will go back to any more.
+async fn remove_old_copies(brain: &Brain) {
+    if let Some(Err(error)) = brain.run_blocking(|brain| brain.remove_backups(Some(BACKUP_LIFETIME))).await {
+        tracing::warn!(%error, "An old copy of the brain could not be removed.");
+    }
+}
+
+/// Does what is due; when to look again.
+async fn tick(brain: &Brain, clock: &dyn Clock, replay_ttl: Duration) -> Result<Duration, String> {
+    // Each commit says how far it came, so a kill costs nothing.
+    if brain.has_ingest_backlog().map_err(|error| error.to_string())? {
+        match brain.write(|rows| rows.ingest_backlog(INGESTED_TURNS_PER_COMMIT)).await {
+            Ok(()) => return Ok(COMMIT_INTERVAL),
+            // What else is due may be what makes room.
+            Err(error) => tracing::warn!(%error, "Turns could not be taken in; this is tried again."),
+        }
+    }
+    let Some(ended_at) = brain.first_unfolded().map_err(|error| error.to_string())? else {
+        // What ends from now on is due that much later.
+        return Ok(replay_ttl.clamp(MIN_TICK_INTERVAL, MAX_TICK_INTERVAL));
+    };
+    let ttl = i64::try_from(replay_ttl.as_millis()).unwrap_or(i64::MAX);
+    let before = clock.now().unix_ms().saturating_sub(ttl);
+    let due_in = ended_at.unix_ms().saturating_sub(before);
+    if let Ok(due_in @ 1..) = u64::try_from(due_in) {
+        return Ok(Duration::from_millis(due_in).min(MAX_TICK_INTERVAL));
+    }
+    let before = Timestamp::from_unix_ms(before);
+    let folded = brain.write(move |rows| rows.fold_deltas(before, TURNS_PER_COMMIT)).await;
+    folded.map(|()| COMMIT_INTERVAL).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use pretty_assertions::assert_eq;
+    use service::clock::ManualClock;
+    use strict_provider::Wire;
+
+    use super::*;
+    use crate::agent::harness::AgentHarness;
+    use crate::testing::{SseEvent, with_deadline};
+
+    #[tokio::test]
+    async fn deltas_are_kept_for_their_time_and_taken_out_when_it_is_over() {
+        let millisecond = Duration::from_millis(1);
+        let almost = Duration::from_hours(3);
+        let ttl = almost + millisecond;
+        let rig = AgentHarness::new(Wire::AnthropicMessages).await;
+        let before = rig.send("hello").await;
+        // A channel in use replays from memory.
+        with_deadline(async {
+            while rig.live_counts() != [0; 3] {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let ended_at = rig.brain.first_unfolded().unwrap().unwrap();
+        let clock = ManualClock::at(ended_at);
+        // Nothing is due before its time, and the time is said.
+        assert_eq!(tick(&rig.brain, &clock, ttl).await, Ok(MAX_TICK_INTERVAL));
+        clock.advance(almost);
+        assert_eq!(tick(&rig.brain, &clock, ttl).await, Ok(millisecond));
+        assert_eq!(rig.replay(0).await, before);
+        clock.advance(millisecond);
+        assert_eq!(tick(&rig.brain, &clock, ttl).await, Ok(COMMIT_INTERVAL));
+        let passes = ["text_delta", "content_block_start", "content_block_stop"];
+        let kept: Vec<SseEvent> =
+            before.into_iter().filter(|event| !passes.contains(&event.kind.as_str())).collect();
+        assert_eq!(rig.replay(0).await, kept);
+        // What ends from now on is due a whole time later.
+        assert_eq!(tick(&rig.brain, &clock, Duration::from_mins(9)).await, Ok(Duration::from_mins(9)));
+    }
+}

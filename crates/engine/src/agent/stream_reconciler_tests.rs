@@ -1,0 +1,136 @@
+//! A client that honours `void_after`, and one that knows nothing of it, beside every way a step can break.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn text(deltas: &[&str]) -> Vec<StreamEvent> {
+    block(BlockType::Text, deltas)
+}
+
+fn block(kind: BlockType, deltas: &[&str]) -> Vec<StreamEvent> {
+    let deltas = deltas.iter().map(|delta| StreamEvent::Delta((*delta).to_owned()));
+    std::iter::once(StreamEvent::BlockStart(kind)).chain(deltas).chain([StreamEvent::BlockStop]).collect()
+}
+
+/// Tells the first `cut` parts of one attempt, and then all of another.
+fn replay_after_break(first: &[StreamEvent], cut: usize, second: &[StreamEvent]) -> (Vec<Emit>, Vec<Emit>) {
+    let mut telling = StreamReconciler::default();
+    telling.begin_attempt();
+    let shown = first.iter().take(cut).flat_map(|part| telling.reconcile(part.clone())).collect();
+    telling.begin_attempt();
+    let mut then: Vec<Emit> = second.iter().flat_map(|part| telling.reconcile(part.clone())).collect();
+    then.extend(telling.finish());
+    (shown, then)
+}
+
+/// The blocks that a client has which drops what is void.
+fn client_blocks(told: &[Emit]) -> Vec<(BlockType, String, bool)> {
+    let mut blocks: Vec<(BlockType, String, bool)> = Vec::new();
+    for tell in told {
+        match tell {
+            Emit::Void => blocks.clear(),
+            Emit::Event(StreamEvent::BlockStart(kind)) => blocks.push((*kind, String::new(), false)),
+            Emit::Event(StreamEvent::Delta(text)) => blocks.last_mut().unwrap().1.push_str(text),
+            Emit::Event(StreamEvent::BlockStop) => blocks.last_mut().unwrap().2 = true,
+            Emit::Event(StreamEvent::Done(_)) => panic!("the end is no part to tell"),
+        }
+    }
+    blocks
+}
+
+fn blocks_if_all_sent(parts: &[StreamEvent]) -> Vec<(BlockType, String, bool)> {
+    let told: Vec<Emit> = parts.iter().cloned().map(Emit::Event).collect();
+    client_blocks(&told)
+}
+
+#[test]
+fn what_repeats_is_not_told_again_and_what_goes_beyond_is() {
+    let whole = text(&["one ", "two ", "three"]);
+    let (_, then) = replay_after_break(&whole, 3, &text(&["one two th", "ree"]));
+    let expected =
+        [StreamEvent::Delta("th".into()), StreamEvent::Delta("ree".into()), StreamEvent::BlockStop]
+            .map(Emit::Event);
+    assert_eq!(then, expected);
+}
+
+#[test]
+fn what_departs_voids_and_is_told_whole() {
+    let (_, then) = replay_after_break(&text(&["one ", "two "]), 3, &text(&["one ", "three"]));
+    let force_new = text(&["one ", "three"]).into_iter().map(Emit::Event);
+    assert_eq!(then, std::iter::once(Emit::Void).chain(force_new).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_ends_short_voids() {
+    let (_, then) = replay_after_break(&text(&["one ", "two "]), 3, &text(&["one "]));
+    assert_eq!(then.first(), Some(&Emit::Void));
+    // Also where a whole block is missing.
+    let two = [block(BlockType::Thinking, &["hm"]), text(&["one"])].concat();
+    let (_, then) = replay_after_break(&two, 5, &block(BlockType::Thinking, &["hm"]));
+    assert_eq!(then.first(), Some(&Emit::Void));
+}
+
+#[test]
+fn the_same_again_tells_nothing() {
+    let whole =
+        [block(BlockType::Thinking, &["hm"]), text(&["one"]), block(BlockType::ToolUse, &[])].concat();
+    let (_, then) = replay_after_break(&whole, whole.len(), &whole);
+    assert_eq!(then, []);
+}
+
+#[test]
+fn what_was_told_is_known_again_from_its_events() {
+    let mut blocks = super::super::stream::Blocks::after(0, None);
+    let mut events = vec![blocks.start(BlockType::Thinking), blocks.delta("void".into()).unwrap()];
+    events.extend(blocks.stop());
+    let message_id = contract::MessageId::new();
+    events.push(Event::ThreadLifecycle(Lifecycle::Retrying { message_id, void_after: 1, attempt: 2 }));
+    events.extend([blocks.start(BlockType::Text), blocks.delta("one ".into()).unwrap()]);
+    events.push(Event::ThreadLifecycle(Lifecycle::Resumed { message_id }));
+    let mut telling = StreamReconciler::from_events(events);
+    assert_eq!(telling.open_block(), Some(BlockType::Text));
+    telling.begin_attempt();
+    let tell: Vec<Emit> = text(&["one two"]).into_iter().flat_map(|part| telling.reconcile(part)).collect();
+    assert_eq!(tell, [StreamEvent::Delta("two".into()), StreamEvent::BlockStop].map(Emit::Event));
+}
+
+fn parts() -> impl Strategy<Value = Vec<StreamEvent>> {
+    let kind = prop_oneof![Just(BlockType::Text), Just(BlockType::Thinking), Just(BlockType::ToolUse)];
+    let deltas = prop::collection::vec("[ab]{1,3}", 0..4);
+    let block = (kind, deltas).prop_map(|(kind, deltas)| {
+        let deltas = if kind == BlockType::ToolUse { Vec::new() } else { deltas };
+        block(kind, &deltas.iter().map(String::as_str).collect::<Vec<_>>())
+    });
+    prop::collection::vec(block, 0..4).prop_map(|blocks| blocks.concat())
+}
+
+proptest! {
+    /// However often a step breaks, and whatever each attempt says, a client that honours `void_after` ends with
+    /// the last answer, and nothing is voided that the last answer merely repeats.
+    #[test]
+    fn a_client_ends_with_the_last_answer(
+        broken in prop::collection::vec((parts(), 0_usize..12), 0..4),
+        last in parts(),
+    ) {
+        let mut telling = StreamReconciler::default();
+        let mut told = Vec::new();
+        for (attempt, cut) in &broken {
+            telling.begin_attempt();
+            told.extend(attempt.iter().take(*cut).flat_map(|part| telling.reconcile(part.clone())));
+        }
+        let before = client_blocks(&told);
+        telling.begin_attempt();
+        let mut then: Vec<Emit> = last.iter().flat_map(|part| telling.reconcile(part.clone())).collect();
+        then.extend(telling.finish());
+        told.extend(then.iter().cloned());
+        prop_assert_eq!(client_blocks(&told), blocks_if_all_sent(&last));
+
+        let repeats = before.iter().enumerate().all(|(at, (kind, text, ended))| {
+            blocks_if_all_sent(&last).get(at).is_some_and(|(new_kind, new_text, _)| {
+                kind == new_kind && if *ended { text == new_text } else { new_text.starts_with(text.as_str()) }
+            })
+        });
+        prop_assert_eq!(then.contains(&Emit::Void), !repeats);
+    }
+}

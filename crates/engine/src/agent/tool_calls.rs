@@ -1,0 +1,402 @@
+//! The tool calls of an answer: who may run, what is on record before it does, and what came of it.
+
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use contract::event::{Event, HitlKind, ToolCall, ToolResult, WorkingMemoryUpdate};
+use contract::memory::Source;
+use contract::{HitlId, MemoryId};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::Services;
+use super::active_turn::{ActiveTurn, Interrupt};
+use super::compaction_view::MAX_WORKING_MEMORY_BYTES;
+use super::loaded_skills::deduplicate;
+use super::thread::{OUTCOME_UNKNOWN, OpenCall, OpenStage};
+use super::turn_lifecycle::run_blocking;
+use crate::event_log::Commit;
+use crate::fault_injection::{self, Mutation};
+use crate::llm::{ToolOutcome, ToolUse};
+use crate::store::steps::{MemoryWrite, Step};
+use crate::store::{KnowledgeDraft, NewKnowledge, TaskRow, WriteError};
+use crate::tools::{
+    Delegation, Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep, approval, grants,
+};
+
+/// How many calls of one answer run at once.
+const MAX_CONCURRENT_CALLS_PER_ANSWER: usize = 8;
+
+/// What is to be done with a call.
+enum CallDecision {
+    /// Run it, for the first time or anew.
+    Run(Arc<dyn Tool>),
+    /// Run the sub-agent that it asks for, or let it go on.
+    Delegate(Arc<dyn Tool>, Delegation),
+    /// Ask a person first. They may have allowed it for good when it was another tool.
+    AskPermission(Arc<dyn Tool>, GrantStatus),
+    /// Do not run it, for this reason.
+    Refuse(String),
+}
+
+/// What a person has allowed of a call for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GrantStatus {
+    /// The call.
+    Granted,
+    /// Such a call of a tool that has changed since, or of which nobody noted what it was.
+    ToolChanged,
+    /// Nothing.
+    NotGranted,
+}
+
+/// A run of a tool that came to an end or to a question.
+struct ToolRun {
+    call: ToolUse,
+    result: Result<ToolStep, ToolError>,
+    duration_ms: u64,
+}
+
+/// A call that may run, and its tool.
+type ReadyCall = (OpenCall, Arc<dyn Tool>);
+
+/// A call's place among those of all turns. They are never closed, and a call without a place would still be better than
+/// none.
+type CallPermit = Option<OwnedSemaphorePermit>;
+
+/// What calls that run are waited for.
+enum CallEvent {
+    /// One ended.
+    Finished(Option<Box<ToolRun>>),
+    /// There is a place for one more.
+    PermitAcquired(CallPermit),
+}
+
+impl ActiveTurn {
+    /// Sees to calls of an answer: those that were under way when the engine stopped, new ones, and those that a
+    /// person has given leave to.
+    pub(super) async fn run_tools(&mut self, calls: Vec<OpenCall>) -> Result<(), Interrupt> {
+        let (mut ready, mut delegations) = (Vec::new(), Vec::new());
+        let mut calls = VecDeque::from(calls);
+        while let Some(open) = calls.pop_front() {
+            match self.decide(&open) {
+                CallDecision::Run(tool) => ready.push((open, tool)),
+                CallDecision::Delegate(tool, delegation) => delegations.push((open, tool, delegation)),
+                CallDecision::AskPermission(tool, allowed) => {
+                    let question = self
+                        .run_while_handling_commands(approval_question(tool, allowed, open.call.clone()))
+                        .await?;
+                    // Meanwhile a person may have allowed this one too, with one beside it.
+                    if matches!(self.decide(&open), CallDecision::AskPermission(..)) {
+                        self.ask_human(&open.call, HitlKind::Permission, question).await?;
+                    } else {
+                        calls.push_front(open);
+                    }
+                }
+                CallDecision::Refuse(reason) => self.refuse(&open, reason).await?,
+            }
+        }
+        self.run_concurrently(ready).await?;
+        for (open, tool, delegation) in delegations {
+            // One after the other, and none while a person is waited for: see `Thread::next`.
+            if !self.thread.pending_hitl().is_empty() {
+                break;
+            }
+            let call = (open, tool);
+            self.check_stopping()?.commit_intents(std::slice::from_ref(&call)).await?;
+            self.run_sub_agent(call.0, delegation).await?;
+        }
+        Ok(())
+    }
+
+    /// Runs calls, several at once. Each is on record as soon as it has its place among the calls of all turns, just
+    /// before it runs: one that waits has not begun if the engine dies. Once the engine stops none begins any more.
+    async fn run_concurrently(&mut self, ready: Vec<ReadyCall>) -> Result<(), Interrupt> {
+        let means = &self.context.services.clone();
+        let task = self.context.recorder.event_log().task();
+        let stopping = self.context.stopping.clone();
+        let (mut waiting, mut running) = (VecDeque::from(ready), FuturesUnordered::new());
+        let mut places: Vec<CallPermit> = Vec::new();
+        loop {
+            let free = MAX_CONCURRENT_CALLS_PER_ANSWER.saturating_sub(running.len()).min(waiting.len());
+            while places.len() < free
+                && let Ok(place) = Arc::clone(&means.tool_permits).try_acquire_owned()
+            {
+                places.push(Some(place));
+            }
+            if stopping.is_cancelled() {
+                places.clear();
+            }
+            let next: Vec<_> = waiting.drain(..places.len()).collect();
+            self.commit_intents(&next).await?;
+            let next = next.into_iter().zip(places.drain(..));
+            running.extend(next.map(|((open, tool), place)| execute_call(open, tool, task, place, means)));
+            let place = Arc::clone(&means.tool_permits).acquire_owned();
+            if running.is_empty() {
+                if waiting.is_empty() {
+                    return Ok(());
+                }
+                places.push(self.run_until_stop(place).await?.ok());
+                continue;
+            }
+            let may_begin = !waiting.is_empty()
+                && running.len() < MAX_CONCURRENT_CALLS_PER_ANSWER
+                && !stopping.is_cancelled();
+            let happened = async {
+                tokio::select! {
+                    biased;
+                    commit_run = running.next() => CallEvent::Finished(commit_run.map(Box::new)),
+                    place = place, if may_begin => CallEvent::PermitAcquired(place.ok()),
+                }
+            };
+            match self.run_while_handling_commands(happened).await? {
+                CallEvent::Finished(commit_run) => {
+                    if let Some(commit_run) = commit_run {
+                        self.commit_run(*commit_run).await?;
+                    }
+                }
+                CallEvent::PermitAcquired(place) => places.push(place),
+            }
+        }
+    }
+
+    fn decide(&self, OpenCall { call, stage, .. }: &OpenCall) -> CallDecision {
+        if let Some(reason) = &call.broken {
+            return CallDecision::Refuse(reason.clone());
+        }
+        // An agent has the tools that it was told of, and no others.
+        let offered = self.tool_set().contains(&call.name);
+        let tool = self.context.snapshot.toolbox.find(&call.name).filter(|_| offered);
+        let toolbox = &self.context.snapshot.toolbox;
+        if *stage == OpenStage::New
+            && let Some(tool) = &tool
+        {
+            if let Err(reason) = toolbox.validate_input(&call.name, &call.input) {
+                return CallDecision::Refuse(reason);
+            }
+            match toolbox.permission(&call.name, &**tool) {
+                Permission::Deny => {
+                    return CallDecision::Refuse(format!("the tool `{}` may not be used here", call.name));
+                }
+                Permission::Ask => match self.grant_status(call, &**tool) {
+                    GrantStatus::Granted => {}
+                    allowed @ (GrantStatus::ToolChanged | GrantStatus::NotGranted) => {
+                        return CallDecision::AskPermission(Arc::clone(tool), allowed);
+                    }
+                },
+                Permission::Allow => {}
+            }
+        }
+        if let Some((tool, delegation)) =
+            tool.as_ref().and_then(|tool| Some((tool, tool.sub_agent(&call.input)?)))
+        {
+            return match delegation {
+                Ok(_) if *stage != OpenStage::Running && self.thread.model_calls_left() < 2 => {
+                    CallDecision::Refuse("the turn may ask no more models, so no agent can be run".into())
+                }
+                Ok(delegation) => CallDecision::Delegate(Arc::clone(tool), delegation),
+                Err(ToolError(reason)) => CallDecision::Refuse(reason),
+            };
+        }
+        match (stage, tool) {
+            // It may have run, also if the tool is no longer there.
+            (OpenStage::Running, tool) => match tool {
+                Some(tool) if tool.idempotent() || fault_injection::active(Mutation::RerunTool) => {
+                    CallDecision::Run(tool)
+                }
+                _ => CallDecision::Refuse(OUTCOME_UNKNOWN.into()),
+            },
+            (_, None) => CallDecision::Refuse(format!("there is no tool called `{}`", call.name)),
+            (OpenStage::New | OpenStage::Ready, Some(tool)) => CallDecision::Run(tool),
+        }
+    }
+
+    /// What a person has allowed of such a call for good.
+    fn grant_status(&self, call: &ToolUse, tool: &dyn Tool) -> GrantStatus {
+        let task = self.context.recorder.event_log().task();
+        let mut granted = match self.context.brain.grants_for_tool(task, &call.name) {
+            Ok(granted) => granted,
+            Err(error) => {
+                tracing::warn!(%error, "Grants could not be read; a person is asked.");
+                return GrantStatus::NotGranted;
+            }
+        };
+        let command = tool.command(&call.input);
+        granted.retain(|granted| grants::allows(granted.prefix.as_deref(), command.as_deref()));
+        let binding = tool.binding();
+        match granted.as_slice() {
+            [] => GrantStatus::NotGranted,
+            granted if granted.iter().any(|granted| granted.binding == binding) => GrantStatus::Granted,
+            _ => GrantStatus::ToolChanged,
+        }
+    }
+
+    /// Puts on record that these calls are about to run, before the first of them does.
+    async fn commit_intents(&mut self, calls: &[ReadyCall]) -> Result<(), WriteError> {
+        let (mut record, mut steps, mut events) = (Commit::new(), Vec::new(), Vec::new());
+        for (open, tool) in calls.iter().filter(|(open, _)| open.stage != OpenStage::Running) {
+            steps.push(Step::Intended { call_id: open.call.call_id });
+            if !open.sent {
+                events.push(tool_call_event(&open.call));
+            }
+            if !tool.idempotent() {
+                record = record.durable();
+            }
+        }
+        if steps.is_empty() {
+            return Ok(());
+        }
+        if fault_injection::active(Mutation::SkipIntent) {
+            steps.clear();
+        }
+        self.commit_all(record, steps, events).await
+    }
+
+    /// A call that is not run, or not again.
+    async fn refuse(&mut self, open: &OpenCall, reason: String) -> Result<(), WriteError> {
+        let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
+        let mut events: Vec<Event> = (!open.sent).then(|| tool_call_event(&open.call)).into_iter().collect();
+        events.push(tool_result_event(&open.call, &outcome));
+        let step = Step::Resulted { call_id: open.call.call_id, outcome, memory: Vec::new() };
+        self.commit(step, events).await
+    }
+
+    async fn commit_run(&mut self, ToolRun { call, result, duration_ms }: ToolRun) -> Result<(), WriteError> {
+        let ended = |output: String, error| ToolOutcome { output, error, duration_ms };
+        let (outcome, memory, knowledge) = match result {
+            Ok(ToolStep::Ask(question)) => return self.ask_human(&call, HitlKind::Question, question).await,
+            Ok(ToolStep::Done(output)) => {
+                let ToolOutput { text, working_memory, knowledge } = output;
+                let writes = working_memory.into_iter().map(|(key, value)| MemoryWrite { key, value });
+                let working_memory: Vec<_> = writes.collect();
+                if !working_memory.is_empty() && !self.thread.branch().has_room_for(&working_memory) {
+                    let refused = ended(String::new(), Some(working_memory_full()));
+                    return self.commit_result(&call, refused, Vec::new(), None).await;
+                }
+                let text = deduplicate(self.active_thread().branch(), &call, text);
+                (ended(text, None), working_memory, knowledge)
+            }
+            Err(ToolError(error)) => (ended(String::new(), Some(error)), Vec::new(), None),
+        };
+        self.commit_result(&call, outcome, memory, knowledge).await
+    }
+
+    /// Puts on record what came of a call.
+    async fn commit_result(
+        &mut self,
+        call: &ToolUse,
+        outcome: ToolOutcome,
+        memory: Vec<MemoryWrite>,
+        knowledge: Option<(MemoryId, KnowledgeDraft)>,
+    ) -> Result<(), WriteError> {
+        let mut record = memory.iter().cloned().fold(Commit::new(), Commit::working_memory);
+        if let Some((id, to_know)) = knowledge {
+            record = record.knowledge(NewKnowledge { id, draft: to_know, source: self.memory_source() });
+        }
+        let updates = memory.iter().map(|MemoryWrite { key, value }| {
+            Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: key.clone(), value: value.clone() })
+        });
+        let events = updates.chain([tool_result_event(call, &outcome)]).collect();
+        let step = Step::Resulted { call_id: call.call_id, outcome, memory };
+        self.commit_all(record, vec![step], events).await
+    }
+
+    /// Where what is saved now came from: from what the conversation, or that of the sub-agent at work, has shown.
+    fn memory_source(&self) -> Source {
+        let conversations =
+            std::iter::once(&self.thread).chain(self.thread.active_sub_agents().map(|(_, sub)| sub));
+        let mut sources = conversations.map(|thread| thread.branch().memory_source());
+        sources.find(|source| *source != Source::Agent).unwrap_or(Source::Agent)
+    }
+
+    /// A person is needed for `call`. Who waits for one already is shown first.
+    async fn ask_human(
+        &mut self,
+        call: &ToolUse,
+        kind: HitlKind,
+        question: Question,
+    ) -> Result<(), WriteError> {
+        let Question { text: question, options } = question;
+        let request_id = HitlId::new();
+        let (mut record, mut events) = (Commit::new(), Vec::new());
+        if self.thread.pending_hitl().is_empty() {
+            let request = self.context.hitl_request(request_id, kind, question.clone(), options.clone());
+            events.push(Event::HitlRequest(request.clone()));
+            record = record.open_hitl_request(request);
+        }
+        let step = Step::Asked { request_id, call_id: call.call_id, kind, question, options };
+        self.commit_all(record, vec![step], events).await
+    }
+}
+
+/// Runs one tool. What goes wrong in it becomes the call's outcome.
+async fn execute_call(
+    open: OpenCall,
+    tool: Arc<dyn Tool>,
+    task: TaskRow,
+    place: CallPermit,
+    means: &Services,
+) -> ToolRun {
+    let OpenCall { call, answers, .. } = open;
+    let began = means.clock.monotonic();
+    let invocation =
+        Invocation { call_id: call.call_id, task: Some(task), input: call.input.clone(), answers };
+    let result = run_tool(&*tool, invocation).await;
+    let elapsed = means.clock.monotonic().saturating_sub(began);
+    let duration_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+    let result = means.outputs.limit_output(call.call_id, result, tool.inline_limit(&call.input)).await;
+    drop(place);
+    ToolRun { call, result, duration_ms }
+}
+
+/// Why a value is not kept.
+pub(super) fn working_memory_full() -> String {
+    format!(
+        "working memory holds at most {MAX_WORKING_MEMORY_BYTES} bytes in all, and there is no room for this: keep less, or take out what \
+         is no longer needed by setting its key to null"
+    )
+}
+
+/// What a person is asked before a call.
+async fn approval_question(tool: Arc<dyn Tool>, allowed: GrantStatus, call: ToolUse) -> Question {
+    let plain = approval::default_prompt(&call.name, &call.input);
+    let asked = move || {
+        let mut text = tool.approval_prompt(&call.input);
+        if allowed == GrantStatus::ToolChanged {
+            text.push_str(&approval::changed_tool_notice(&tool.spec().description));
+        }
+        match tool.command(&call.input) {
+            Some(command) => format!("{text}\n\n{}", grants::describe_scope(&command)),
+            None => text,
+        }
+    };
+    Question { text: run_blocking(asked).await.unwrap_or(plain), options: None }
+}
+
+/// Runs a tool. One that crashes has failed.
+pub(super) async fn run_tool(tool: &dyn Tool, invocation: Invocation) -> Result<ToolStep, ToolError> {
+    let result = AssertUnwindSafe(tool.run(invocation)).catch_unwind().await;
+    result.unwrap_or_else(|_| Err(ToolError("the tool crashed".into())))
+}
+
+/// The event that tells of a call.
+pub(super) fn tool_call_event(call: &ToolUse) -> Event {
+    Event::ToolCall(ToolCall {
+        tool_call_id: call.call_id,
+        tool: call.name.clone(),
+        input: call.input.clone(),
+    })
+}
+
+/// The event that tells what came of a call.
+pub(super) fn tool_result_event(call: &ToolUse, outcome: &ToolOutcome) -> Event {
+    Event::ToolResult(ToolResult {
+        tool_call_id: call.call_id,
+        tool: call.name.clone(),
+        output: outcome.output.clone(),
+        error: outcome.error.clone(),
+        duration_ms: outcome.duration_ms,
+    })
+}

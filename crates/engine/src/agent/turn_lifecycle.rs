@@ -1,0 +1,298 @@
+//! A turn's life: begun or taken up, at work, at rest while a person is needed, stranded while the brain cannot be
+//! used, and over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::event::{Event, Failure, FailureCode, HitlKind, HitlRequest, Lifecycle};
+use contract::{HitlId, MessageId, TurnId};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use super::active_turn::ActiveTurn;
+use super::hitl::AwaitingHuman;
+use super::stream::{Blocks, block_stop};
+use super::stream_reconciler::StreamReconciler;
+use super::thread::{NextAction, Thread};
+use super::thread_loader::{self, LoadError};
+use super::turn_registry::{Inbox, Registration};
+use super::{AgentSnapshot, Services, turn_end};
+use crate::event_log::{Commit, Recorder};
+use crate::fault_injection::{self, Mutation};
+use crate::store::{Brain, OpenTurn, WriteError};
+
+/// How many starts of the engine may take a turn up without it getting on.
+const RESUME_LIMIT: u32 = 8;
+/// How long a stranded turn waits before it tries the brain, at first and at most.
+const STORE_RETRY_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
+
+/// What a turn has from its beginning to its end, at work and at rest.
+pub(super) struct TurnContext {
+    pub(super) recorder: Recorder,
+    /// The user's message.
+    pub(super) message_id: MessageId,
+    pub(super) brain: Brain,
+    pub(super) services: Arc<Services>,
+    /// What the catalog gave when it began, or was taken up after a restart.
+    pub(super) snapshot: Arc<AgentSnapshot>,
+    pub(super) inbox: Inbox,
+    /// Cancelled when the engine stops.
+    pub(super) stopping: CancellationToken,
+    /// The places of turns at work, of which there is a bounded number.
+    pub(super) turn_permits: Arc<Semaphore>,
+    /// This turn's place; none while it rests.
+    pub(super) permit: Option<OwnedSemaphorePermit>,
+    /// The blocks of its stream.
+    pub(super) blocks: Blocks,
+    /// The blocks of its sub-agents' streams, numbered through the turn too.
+    pub(super) sub_agent_blocks: Blocks,
+    /// How often it was taken up again after the brain could not be used, since its last step.
+    pub(super) store_retries: u32,
+    /// Until when, in monotonic time, it waits for the person who was asked.
+    pub(super) hitl_deadline: Option<Duration>,
+    /// Makes it known to those who want to tell it something.
+    pub(super) registration: Registration,
+}
+
+/// Where in its life a turn is.
+pub(super) enum TurnState {
+    /// It does what comes next.
+    Active(Box<ActiveTurn>),
+    /// It waits for a person.
+    AwaitingHuman(AwaitingHuman),
+    /// It waits until the brain can be used again.
+    StoreUnavailable(TurnContext),
+    /// It has ended, or the engine has.
+    Ended,
+}
+
+impl TurnContext {
+    /// The turn.
+    pub(super) fn turn_id(&self) -> TurnId {
+        self.recorder.turn_id()
+    }
+
+    /// A request for a person, which is shown now.
+    pub(super) fn hitl_request(
+        &mut self,
+        request_id: HitlId,
+        kind: HitlKind,
+        question: String,
+        options: Option<Vec<String>>,
+    ) -> HitlRequest {
+        let created_at = self.services.clock.now();
+        self.set_hitl_deadline(self.services.hitl_ttl);
+        let task_id = self.recorder.event_log().task_id().clone();
+        HitlRequest { request_id, task_id, kind, question, created_at, options }
+    }
+
+    /// How long the person may still take. A wall clock that is set meanwhile changes nothing about it.
+    pub(super) fn hitl_time_left(&self) -> Duration {
+        let now = self.services.clock.monotonic();
+        self.hitl_deadline.map_or(self.services.hitl_ttl, |until| until.saturating_sub(now))
+    }
+
+    fn set_hitl_deadline(&mut self, patience: Duration) {
+        self.hitl_deadline = Some(self.services.clock.monotonic().saturating_add(patience));
+    }
+
+    /// Lives a turn that was just opened; `thread` where it has been read.
+    pub(super) async fn begin(self, thread: Option<Thread>) {
+        self.registration.mark_opened();
+        let state = match thread {
+            Some(thread) => {
+                TurnState::Active(Box::new(ActiveTurn::new(self, thread, StreamReconciler::default(), 0)))
+            }
+            None => self
+                .load()
+                .await
+                .map_or_else(TurnState::StoreUnavailable, |run| TurnState::Active(Box::new(run))),
+        };
+        run_to_end(state).await;
+    }
+
+    /// Goes on with a turn after a restart of the engine.
+    pub(super) async fn resume(self, turn: OpenTurn) {
+        self.registration.mark_opened();
+        run_to_end(self.resumed_state(turn).await).await;
+    }
+
+    async fn resumed_state(mut self, turn: OpenTurn) -> TurnState {
+        if let Some(pending) = turn.pending {
+            // Nothing but the wall clock tells how long it was while no engine ran.
+            let waited = self.services.clock.now().unix_ms().saturating_sub(pending.created_at.unix_ms());
+            let waited = Duration::from_millis(u64::try_from(waited).unwrap_or(0));
+            self.set_hitl_deadline(self.services.hitl_ttl.saturating_sub(waited));
+            let task = self.recorder.event_log().task();
+            let open_calls = self.brain.run_blocking(move |brain| brain.open_calls(task, turn.turn_id)).await;
+            if open_calls.is_some_and(|calls| calls.is_ok_and(|calls| calls.is_empty())) {
+                return TurnState::AwaitingHuman(self.await_human());
+            }
+        }
+        // On record, and judged, before the journal is read: reading it may be what kills the engine.
+        if !fault_injection::active(Mutation::ForgetStarts)
+            && let Err(error) = self.recorder.commit(Commit::new().increment_start_count()).await
+        {
+            return self.store_unavailable(&error);
+        }
+        if turn.starts >= RESUME_LIMIT {
+            return self.fail_at_resume_limit().await;
+        }
+        match self.load_with_starts(turn.starts + 1).await {
+            // Nothing is left to do but to wait, which no number of starts ends.
+            Ok(run) if matches!(run.thread.next_action(), NextAction::AwaitHuman(_)) => {
+                match run.context.recorder.commit(Commit::new().reset_start_count()).await {
+                    Ok(()) => TurnState::AwaitingHuman(run.context.await_human()),
+                    Err(error) => run.context.store_unavailable(&error),
+                }
+            }
+            Ok(run) => run.emit_resumed().await,
+            Err(store_retries) => TurnState::StoreUnavailable(store_retries),
+        }
+    }
+
+    /// Ends a turn that kills the engine, or never gets on. Its journal is not read.
+    async fn fail_at_resume_limit(self) -> TurnState {
+        let message =
+            format!("{RESUME_LIMIT} starts of the engine took this turn up and none got on with it");
+        self.fail_without_journal(Failure { code: FailureCode::ResumeLimit, message, retryable: false }).await
+    }
+
+    /// Ends a turn whose journal is not read.
+    async fn fail_without_journal(self, failure: Failure) -> TurnState {
+        let (task, turn_id) = (self.recorder.event_log().task(), self.turn_id());
+        let told = move |brain: &Brain| {
+            let open = brain.block_counts(task, turn_id)?.open_block();
+            let calls = brain.open_calls(task, turn_id)?;
+            let results =
+                calls.into_iter().map(|(call_id, tool)| turn_end::unknown_outcome_event(call_id, tool));
+            Ok::<Vec<Event>, rusqlite::Error>(open.map(block_stop).into_iter().chain(results).collect())
+        };
+        let before = self.brain.run_blocking(told).await.and_then(Result::ok).unwrap_or_default();
+        match turn_end::commit_failure(&self.recorder, self.message_id, before, failure).await {
+            Ok(()) => TurnState::Ended,
+            Err(error) => self.store_unavailable(&error),
+        }
+    }
+
+    /// The brain could not be written.
+    pub(super) fn store_unavailable(self, error: &WriteError) -> TurnState {
+        tracing::error!(%error, turn.id = %self.turn_id(), "A turn waits until the brain can be written again.");
+        TurnState::StoreUnavailable(self)
+    }
+
+    /// Waits until the brain can be used again, and goes on from what is stored. Meanwhile the turn can be told
+    /// nothing, since nothing of it could be kept.
+    async fn recover(mut self) -> TurnState {
+        let (first, longest_prefix) = STORE_RETRY_DELAY;
+        let pause = first.saturating_mul(1 << self.store_retries.min(5)).min(longest_prefix);
+        if !self.wait_for_store(pause).await {
+            return TurnState::Ended;
+        }
+        self.recorder.reset_error();
+        // What can be written again and again and never gets on would be billed each time.
+        if self.store_retries > RESUME_LIMIT {
+            return self.fail_without_journal(turn_end::internal_failure()).await;
+        }
+        match self.load().await {
+            Ok(run) => run.emit_resumed().await,
+            Err(mut life) => {
+                life.store_retries += 1;
+                TurnState::StoreUnavailable(life)
+            }
+        }
+    }
+
+    /// Waits, and refuses what the turn is told; whether the engine goes on.
+    async fn wait_for_store(&mut self, pause: Duration) -> bool {
+        let clock = self.services.clock.clone();
+        let mut over = clock.sleep(pause);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stopping.cancelled() => return false,
+                Some(command) = self.inbox.recv() => command.refuse(),
+                () = &mut over => return true,
+            }
+        }
+    }
+
+    /// Reads where the turn stands.
+    ///
+    /// # Errors
+    /// The turn, whose journal could not be read.
+    pub(super) async fn load(self) -> Result<ActiveTurn, Self> {
+        self.load_with_starts(0).await
+    }
+
+    async fn load_with_starts(mut self, starts: u32) -> Result<ActiveTurn, Self> {
+        let (task, turn_id) = (self.recorder.event_log().task(), self.turn_id());
+        let read = move |brain: &Brain| {
+            let thread = thread_loader::load(brain, task, turn_id)?;
+            // What was told after the last step on record belongs to a model call that is made anew.
+            let events = brain.all_events_after(task, thread.turn().last_step_ts())?;
+            // One model step is under way at a time: the turn's own, or a sub-agent's.
+            let of_agent = events.iter().any(|event| matches!(event, Event::AgentEvent(_)));
+            let telling = StreamReconciler::from_events(events);
+            let counts = brain.block_counts(task, turn_id)?;
+            Ok::<_, LoadError>((thread, telling, counts, of_agent))
+        };
+        match self.brain.run_blocking(read).await {
+            Some(Ok((thread, telling, counts, of_agent))) => {
+                let open = telling.open_block();
+                self.blocks = Blocks::after(counts.started, open.filter(|_| !of_agent));
+                self.sub_agent_blocks = Blocks::after(counts.agents_started, open.filter(|_| of_agent));
+                Ok(ActiveTurn {
+                    sent_by_sub_agent: of_agent,
+                    ..ActiveTurn::new(self, thread, telling, starts)
+                })
+            }
+            Some(Err(error)) => {
+                tracing::error!(%error, turn.id = %turn_id, "A turn's journal could not be read.");
+                Err(self)
+            }
+            // The runtime is shutting down.
+            None => Err(self),
+        }
+    }
+}
+
+impl ActiveTurn {
+    /// Tells that the turn goes on, if there is something to do.
+    async fn emit_resumed(mut self) -> TurnState {
+        self.context.store_retries += 1;
+        if matches!(self.thread.next_action(), NextAction::AwaitHuman(_)) {
+            return TurnState::AwaitingHuman(self.context.await_human());
+        }
+        let resumed = Event::ThreadLifecycle(Lifecycle::Resumed { message_id: self.context.message_id });
+        match self.context.recorder.commit(Commit::new().event(resumed)).await {
+            Ok(()) => TurnState::Active(Box::new(self)),
+            Err(error) => {
+                // Nothing was asked of anybody, so this try does not count.
+                self.context.store_retries -= 1;
+                self.context.store_unavailable(&error)
+            }
+        }
+    }
+}
+
+/// Lives a turn to its end, or until the engine stops.
+async fn run_to_end(mut state: TurnState) {
+    loop {
+        state = match state {
+            TurnState::Active(run) => run.run().await,
+            TurnState::AwaitingHuman(resting) => resting.wait().await,
+            TurnState::StoreUnavailable(life) => life.recover().await,
+            TurnState::Ended => break,
+        };
+    }
+    if fault_injection::active(Mutation::LeakTurns) {
+        Box::leak(vec![1_u8; 16 * 1024].into_boxed_slice());
+    }
+}
+
+/// Runs what reads files, or works long, where it may block; none if the runtime is shutting down. What reads the brain
+/// has threads of its own: see [`Brain::run_blocking`].
+pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
+}

@@ -1,0 +1,115 @@
+//! How a turn is opened: what bears on it is looked for, and it goes on record with what it is told of that.
+
+use std::ops::RangeInclusive;
+
+use tokio::runtime::Handle;
+
+use contract::event::{Event, Lifecycle};
+
+use super::branch::Branch;
+use super::recall::{RecallBudgets, Recalled};
+use super::skills_note::SkillsNote;
+use super::thread::Thread;
+use super::turn_lifecycle::TurnContext;
+use super::{AgentError, thread_loader};
+use crate::event_log::{Commit, Recorder};
+use crate::store::steps::{Opened, Step, TurnBase};
+use crate::store::{Brain, IdempotencyKey, NewTurn, Rewind, TaskRow};
+
+/// The conversation before a turn.
+pub(super) enum PriorThread {
+    /// It was not read.
+    NotLoaded,
+    /// As it was read.
+    Loaded(Box<Branch>),
+}
+
+impl PriorThread {
+    /// Reads it, if it was not and can be. Blocks.
+    fn or_load(self, brain: &Brain, task: TaskRow) -> Self {
+        match self {
+            Self::NotLoaded => {
+                let loaded = thread_loader::load_branch(brain, task, TurnBase::End);
+                loaded.map_or(Self::NotLoaded, |branch| Self::Loaded(Box::new(branch)))
+            }
+            read @ Self::Loaded(_) => read,
+        }
+    }
+
+    /// The conversation with the turn that goes on from it.
+    fn into_thread(self, opened: Opened, stamps: RangeInclusive<i64>) -> Option<Thread> {
+        match self {
+            Self::Loaded(before) => Some(Thread::open(*before, opened, stamps)),
+            Self::NotLoaded => None,
+        }
+    }
+}
+
+/// A turn that is to be opened.
+pub(super) struct TurnOpening {
+    /// The request that begins it, where the caller named it.
+    pub(super) idempotency_key: Option<IdempotencyKey>,
+    pub(super) opened: Opened,
+    pub(super) rewind: Rewind,
+    pub(super) prior: PriorThread,
+}
+
+impl TurnOpening {
+    /// Opens it. Returns its life, and the conversation that it goes on with where that could be read: where not, that
+    /// is tried again once the turn is open.
+    pub(super) async fn open(self, life: TurnContext) -> Result<(TurnContext, Option<Thread>), AgentError> {
+        let runtime = Handle::current();
+        // At one go, and sent from there: to be told of each part first takes longer than to do it.
+        let brain = life.brain.clone();
+        let begun = brain.run_turn_open(move |_| {
+            let (record, opened, before) = self.prepare(&life);
+            let before_it = life.recorder.last_ts();
+            let committing = runtime.block_on(life.recorder.send(record));
+            // While it is being stored.
+            let thread = before.into_thread(opened, before_it + 1..=life.recorder.last_ts());
+            (life, thread, committing)
+        });
+        // None where the runtime is shutting down.
+        let (life, thread, committing) = begun.await.ok_or(AgentError::Stopping)?;
+        committing?.wait().await?;
+        Ok((life, thread))
+    }
+
+    /// What opens it, with what it is told before the user's message. Blocks.
+    fn prepare(self, life: &TurnContext) -> (Commit, Opened, PriorThread) {
+        let Self { idempotency_key: request, mut opened, rewind: cut, prior: before } = self;
+        let (brain, task) = (&life.brain, life.recorder.event_log().task());
+        let recalled = Recalled::load(
+            brain,
+            RecallBudgets::for_model(&life.services),
+            task,
+            (opened.base, &opened.message),
+        );
+        let skills = SkillsNote::load(brain, &life.snapshot, task, opened.base);
+        opened.notes.extend(recalled.notes());
+        opened.notes.extend(skills.text());
+        let before = before.or_load(brain, task);
+        if let PriorThread::Loaded(branch) = &before {
+            opened.notes.extend(branch.memory_note());
+        }
+        let record = recalled.add_to_commit(opening_commit(&life.recorder, request, &opened, cut));
+        (skills.add_to_commit(record), opened, before)
+    }
+}
+
+/// What opens a turn.
+pub(super) fn opening_commit(
+    recorder: &Recorder,
+    request: Option<IdempotencyKey>,
+    opened: &Opened,
+    cut: Rewind,
+) -> Commit {
+    let message_id = opened.message_id;
+    let mut record = Commit::new();
+    if cut != Rewind::default() {
+        record = record.rewind(cut);
+    }
+    record = record.begin_turn(NewTurn { turn_id: recorder.turn_id(), message_id, request });
+    let started = Event::ThreadLifecycle(Lifecycle::Started { message_id });
+    record.attachments(&opened.media).step(Step::Opened(opened.clone())).event(started)
+}

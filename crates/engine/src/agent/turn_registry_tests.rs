@@ -1,0 +1,225 @@
+//! Which turns count as being at work, whatever happens to them in whatever order.
+
+use contract::TaskId;
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+use super::*;
+use crate::event_log::EventLogs;
+use crate::store::Brain;
+use crate::testing::{SkippingClock, task_id};
+
+const TASKS: usize = 3;
+
+/// What can happen, to the turn of one task or to all.
+#[derive(Clone, Debug)]
+enum Action {
+    Begin(usize),
+    AwaitHuman(usize),
+    /// A person's answer is on its way.
+    Answer(usize),
+    /// The turn takes an answer, or something else that it was told.
+    Take(usize),
+    /// Who answered is gone before the turn took it.
+    DropAnswer(usize),
+    /// Clients see the turn's end; it itself is over later.
+    End(usize),
+    Forget(usize),
+    /// A learning batch begins or goes on.
+    BeginLearning,
+    /// It ends, or waits for its model.
+    EndLearning,
+    Quiesce,
+    Lift,
+    Advance(u64),
+}
+
+fn action() -> impl Strategy<Value = Action> {
+    let task = 0..TASKS;
+    prop_oneof![
+        3 => task.clone().prop_map(Action::Begin),
+        3 => task.clone().prop_map(Action::AwaitHuman),
+        3 => task.clone().prop_map(Action::Answer),
+        2 => task.clone().prop_map(Action::Take),
+        1 => task.clone().prop_map(Action::DropAnswer),
+        1 => task.clone().prop_map(Action::End),
+        1 => task.prop_map(Action::Forget),
+        1 => Just(Action::BeginLearning),
+        1 => Just(Action::EndLearning),
+        4 => Just(Action::Quiesce),
+        2 => Just(Action::Lift),
+        2 => (0_u64..90).prop_map(Action::Advance),
+    ]
+}
+
+/// A turn as the test knows it.
+struct Turn {
+    registration: Registration,
+    _inbox: Inbox,
+    /// None once clients have seen its end.
+    recorder: Option<Recorder>,
+    awaits_human: bool,
+    answers: Vec<BusyGuard>,
+}
+
+impl Turn {
+    fn is_active(&self) -> bool {
+        self.recorder.is_some() && (!self.awaits_human || !self.answers.is_empty())
+    }
+}
+
+struct ReferenceModel {
+    registry: TurnRegistry,
+    channels: EventLogs,
+    turns: [Option<Turn>; TASKS],
+    is_learning: bool,
+    now: Duration,
+    quiesced_until: Duration,
+    _folder: TempDir,
+}
+
+impl ReferenceModel {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
+        Self {
+            registry: TurnRegistry::default(),
+            channels: EventLogs::new(brain, Arc::new(SkippingClock::new())),
+            turns: [const { None }; TASKS],
+            is_learning: false,
+            now: Duration::from_secs(1_000),
+            quiesced_until: Duration::ZERO,
+            _folder: folder,
+        }
+    }
+
+    fn name(task: usize) -> TaskId {
+        task_id(&format!("task-{task}"))
+    }
+
+    fn is_quiesced(&self) -> bool {
+        self.now < self.quiesced_until
+    }
+
+    fn active_count(&self) -> usize {
+        self.turns.iter().flatten().filter(|turn| turn.is_active()).count()
+    }
+
+    fn apply(&mut self, act: &Action) {
+        match *act {
+            Action::Begin(task) => self.begin(task),
+            Action::Answer(task) => self.answer(task),
+            Action::AwaitHuman(task) => {
+                if let Some(turn) = &mut self.turns[task] {
+                    turn.registration.mark_idle();
+                    turn.awaits_human = true;
+                }
+            }
+            Action::Take(task) => {
+                if let Some(turn) = &mut self.turns[task] {
+                    turn.registration.mark_busy();
+                    turn.awaits_human = false;
+                    turn.answers.pop();
+                }
+            }
+            Action::DropAnswer(task) => {
+                if let Some(turn) = &mut self.turns[task] {
+                    turn.answers.pop();
+                }
+            }
+            Action::End(task) => {
+                if let Some(turn) = &mut self.turns[task] {
+                    turn.recorder = None;
+                }
+            }
+            Action::Forget(task) => self.turns[task] = None,
+            Action::BeginLearning => {
+                let begun = self.registry.lock().begin_learning(self.now);
+                assert_eq!(begun.is_err(), self.is_quiesced());
+                self.is_learning |= begun.is_ok();
+            }
+            Action::EndLearning => {
+                self.registry.lock().end_learning();
+                self.is_learning = false;
+            }
+            Action::Quiesce => {
+                let idle = self.active_count() == 0 && !self.is_learning;
+                assert_eq!(self.registry.lock().quiesce(self.now), idle);
+                if idle {
+                    self.quiesced_until = self.now + Duration::from_mins(1);
+                }
+            }
+            Action::Lift => {
+                self.registry.lock().lift_quiesce();
+                self.quiesced_until = Duration::ZERO;
+            }
+            Action::Advance(seconds) => self.now += Duration::from_secs(seconds),
+        }
+    }
+
+    /// As the agent does it.
+    fn begin(&mut self, task: usize) {
+        if self.turns[task].as_ref().is_some_and(|turn| turn.recorder.is_some()) {
+            return;
+        }
+        let mut turns = self.registry.lock();
+        let admitted = turns.admit(self.now);
+        assert_eq!(matches!(admitted, Err(AgentError::Quiesced)), self.is_quiesced());
+        if admitted.is_err() {
+            return;
+        }
+        let recorder = self.channels.open(&Self::name(task)).unwrap().begin_turn(TurnId::new()).unwrap();
+        let (registration, inbox) = self.registry.register(&mut turns, &recorder, None, 0);
+        drop(turns);
+        // One that clients have seen the end of gives way only now.
+        self.turns[task] = Some(Turn {
+            registration,
+            _inbox: inbox,
+            recorder: Some(recorder),
+            awaits_human: false,
+            answers: Vec::new(),
+        });
+    }
+
+    fn answer(&mut self, task: usize) {
+        let quiesced = self.is_quiesced();
+        let begin_respond = self.registry.begin_respond(&Self::name(task), self.now);
+        match (&mut self.turns[task], begin_respond) {
+            (None, Err(AgentError::NotRunning)) => {}
+            (Some(_), Err(AgentError::Quiesced)) => assert!(quiesced),
+            (Some(turn), Ok((_, at_work))) => {
+                assert!(!quiesced);
+                turn.answers.push(at_work);
+            }
+            (turn, outcome) => panic!("{}: {:?}", turn.is_some(), outcome.map(drop)),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn the_engine_knows_what_is_at_work_and_quiesces_only_where_nothing_is(
+        acts in prop::collection::vec(action(), 1..120),
+    ) {
+        let mut world = ReferenceModel::new();
+        for (number, act) in acts.iter().enumerate() {
+            world.apply(act);
+            prop_assert_eq!(world.registry.lock().active_count(), world.active_count(), "after {:?}", &acts[..=number]);
+        }
+    }
+}
+
+#[test]
+fn it_lapses_after_a_minute_and_asking_again_begins_a_new_one() {
+    let running = TurnRegistry::default();
+    let at = Duration::from_millis;
+    assert!(running.lock().quiesce(at(5_000)));
+    assert!(running.lock().admit(at(64_999)).is_err());
+    assert!(running.lock().admit(at(65_000)).is_ok());
+    assert!(running.lock().quiesce(at(6_000)));
+    assert!(running.lock().admit(at(65_999)).is_err());
+    running.lock().lift_quiesce();
+    assert!(running.lock().admit(at(6_000)).is_ok());
+}

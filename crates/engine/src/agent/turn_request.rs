@@ -1,0 +1,208 @@
+//! What a request to run a turn asks for, checked.
+
+use bytes::Bytes;
+use contract::content::{ContentBlock, MAX_CONTENT_BLOCKS};
+use contract::engine::Execute;
+use contract::{ClientRequestId, MessageId, TaskId, Timestamp};
+use sha2::{Digest as _, Sha256};
+
+use super::AgentError;
+use super::branch::{Branch, BranchPointError};
+use crate::llm::{ChatModel, Content, Media, estimate};
+use crate::store::steps::{Opened, TurnBase, TurnOptions};
+use crate::store::{IdempotencyKey, Rewind};
+
+/// The most model calls of a turn where the request does not say.
+const DEFAULT_MAX_TURNS: u64 = 50;
+
+/// See the module.
+pub(super) struct TurnRequest {
+    pub(super) task_id: TaskId,
+    pub(super) idempotency_key: Option<IdempotencyKey>,
+    start_from: StartFrom,
+    message: String,
+    media: Vec<Content>,
+    options: TurnOptions,
+}
+
+/// From where the thread is to go on, as the caller names it.
+enum StartFrom {
+    End,
+    Edit(String),
+    Retry(String),
+}
+
+impl TurnRequest {
+    /// Checks a request. `model` is asked whether it takes what is attached.
+    pub(super) fn parse(request: Execute, model: Option<&dyn ChatModel>) -> Result<Self, AgentError> {
+        let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
+        let named = request.client_request_id.as_ref().map(|id| idempotency_key(id, &request));
+        let start = match (request.edit_message_id, request.retry_message_id) {
+            (Some(_), Some(_)) => {
+                return invalid("`edit_message_id`, `retry_message_id`: only one of them can be given");
+            }
+            (Some(id), None) => StartFrom::Edit(id),
+            (None, Some(id)) => StartFrom::Retry(id),
+            (None, None) => StartFrom::End,
+        };
+        if let StartFrom::Retry(_) = start {
+            if !request.media.is_empty() {
+                return invalid("`media`: cannot be given with `retry_message_id`, which adds no message");
+            }
+        } else if request.message.trim().is_empty() {
+            // Providers refuse a blank text, and would refuse every later turn that has it in its history.
+            return invalid("`message`: must not be empty or blank");
+        }
+        let max_turns =
+            request.max_turns.and_then(|max| u64::try_from(max.get()).ok()).unwrap_or(DEFAULT_MAX_TURNS);
+        Ok(Self {
+            task_id: request.task_id,
+            idempotency_key: named,
+            start_from: start,
+            message: request.message,
+            media: parse_attachments("media", request.media, model)?,
+            options: TurnOptions {
+                max_turns,
+                super_thinking: request.super_thinking,
+                direct: request.direct,
+            },
+        })
+    }
+
+    /// Whether the turn goes on from an earlier message, so that the thread must be there.
+    pub(super) fn rewinds(&self) -> bool {
+        !matches!(self.start_from, StartFrom::End)
+    }
+
+    /// From where it goes on; as if from the end where that is no message.
+    pub(super) fn base(&self) -> TurnBase {
+        let of = |id: &str, base: fn(MessageId) -> TurnBase| id.parse().map_or(TurnBase::End, base);
+        match &self.start_from {
+            StartFrom::End => TurnBase::End,
+            StartFrom::Edit(id) => of(id, |message_id| TurnBase::Edit { message_id }),
+            StartFrom::Retry(id) => of(id, |message_id| TurnBase::Retry { message_id }),
+        }
+    }
+
+    /// How the turn opens on a conversation, and what it takes out of it.
+    pub(super) fn resolve(
+        self,
+        before: Option<&Branch>,
+        now: Timestamp,
+    ) -> Result<(Opened, Rewind), AgentError> {
+        let Self { start_from: start, message, media, options, .. } = self;
+        let (message_id, message, base, cut) = match start {
+            StartFrom::End => (MessageId::new(), message, TurnBase::End, Rewind::default()),
+            StartFrom::Edit(id) => {
+                let edit = |(branch, message_id): (&Branch, MessageId)| {
+                    let base = TurnBase::Edit { message_id };
+                    Ok((MessageId::new(), message, base, branch.rewind_effects(base)?))
+                };
+                find_message(before, &id).and_then(edit).map_err(|reason| branch_point_error(&id, reason))?
+            }
+            StartFrom::Retry(id) => {
+                let retry = |(branch, message_id): (&Branch, MessageId)| {
+                    let base = TurnBase::Retry { message_id };
+                    Ok((
+                        branch.retried_message(message_id)?,
+                        String::new(),
+                        base,
+                        branch.rewind_effects(base)?,
+                    ))
+                };
+                find_message(before, &id).and_then(retry).map_err(|reason| branch_point_error(&id, reason))?
+            }
+        };
+        // An answer that is given anew keeps what stands beside its question.
+        let notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
+        Ok((Opened { message_id, notes, message, media, options, base }, cut))
+    }
+}
+
+/// What the model is told of when a message was sent.
+pub(super) fn sent_at_note(now: Timestamp) -> String {
+    let now = now.to_string();
+    let minute = now.get(..16).unwrap_or(&now).replace('T', " ");
+    format!("[Sent {minute} UTC]")
+}
+
+/// The conversation and the message that the caller calls `id`.
+fn find_message<'a>(
+    before: Option<&'a Branch>,
+    id: &str,
+) -> Result<(&'a Branch, MessageId), BranchPointError> {
+    let branch = before.ok_or(BranchPointError::Unknown)?;
+    let message_id = id.parse().map_err(|_| BranchPointError::Unknown)?;
+    Ok((branch, message_id))
+}
+
+fn branch_point_error(id: &str, reason: BranchPointError) -> AgentError {
+    match reason {
+        BranchPointError::Unknown => AgentError::UnknownMessage(format!("`{}`: {reason}", truncated_id(id))),
+        BranchPointError::NotEditable => AgentError::Invalid(format!("`edit_message_id`: {reason}")),
+    }
+}
+
+/// What a person attached, as the engine keeps it.
+pub(super) fn parse_attachments(
+    field: &str,
+    blocks: Vec<ContentBlock>,
+    model: Option<&dyn ChatModel>,
+) -> Result<Vec<Content>, AgentError> {
+    if blocks.len() > MAX_CONTENT_BLOCKS {
+        return Err(AgentError::Invalid(format!("`{field}`: at most {MAX_CONTENT_BLOCKS} blocks are taken")));
+    }
+    let content = |(number, block)| match block {
+        ContentBlock::Text(text) => Ok(Content::Text { text }),
+        ContentBlock::Media(media) => {
+            // Without a model the turn will say what is missing.
+            if let Some(Err(reason)) = model.map(|model| model.supports_media(media.kind, &media.media_type))
+            {
+                return Err(AgentError::Invalid(format!("`{field}[{number}]`: {reason}")));
+            }
+            let hash = hex(&Sha256::digest(&media.data));
+            let tokens = Some(estimate::attachment(&media.media_type, &media.data));
+            Ok(Content::Media(Media {
+                kind: media.kind,
+                media_type: media.media_type,
+                name: media.name,
+                hash,
+                tokens,
+                data: Some(Bytes::from(media.data)),
+            }))
+        }
+    };
+    blocks.into_iter().enumerate().map(content).collect()
+}
+
+/// A request by its name, with what it asks for.
+fn idempotency_key(id: &ClientRequestId, request: &Execute) -> IdempotencyKey {
+    let Execute {
+        message, media, direct, edit_message_id, retry_message_id, max_turns, super_thinking, ..
+    } = request;
+    let mut asked = Sha256::new();
+    let options = (message, edit_message_id, retry_message_id, direct, max_turns, super_thinking);
+    // A tuple of texts and numbers can always be written.
+    asked.update(serde_json::to_vec(&options).unwrap_or_default());
+    for block in media {
+        match block {
+            ContentBlock::Text(text) => asked.update(Sha256::digest(text)),
+            ContentBlock::Media(media) => asked.update(Sha256::digest(&media.data)),
+        }
+    }
+    IdempotencyKey { id: id.as_str().to_owned(), hash: hex(&asked.finalize()) }
+}
+
+/// As much of an id as a message repeats.
+fn truncated_id(id: &str) -> String {
+    id.chars().take(64).collect()
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a `String` cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

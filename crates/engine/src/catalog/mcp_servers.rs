@@ -1,0 +1,475 @@
+//! `mcp.json`: the tool servers that users can connect.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::assets::{AuthKind, TransportKind};
+use reqwest::Url;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use service::env::{Env, parse_lifetime};
+
+use super::tools::{redacted_json_error, resolve_catalog_path};
+use super::{is_absent, read_text};
+
+/// The most bytes of the file.
+const MAX_FILE_BYTES: u64 = 256 * 1024;
+/// The most servers.
+const MAX_SERVERS: usize = 64;
+/// The longest name of a server: the names of its tools begin with it.
+const MAX_NAME_BYTES: usize = 32;
+/// The longest description, in bytes.
+const MAX_DESCRIPTION_BYTES: usize = 1_024;
+/// The most arguments, variables, headers, or scopes.
+const MAX_LIST_ITEMS: usize = 64;
+/// How long a request may take where the catalog does not say, and at most.
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
+const MAX_TIMEOUT: Duration = Duration::from_hours(1);
+
+/// A tool server that the catalog names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct McpServerSpec {
+    /// Its name: 1 to 32 of `A-Z`, `a-z`, `0-9`, `_` and `-`, without `__`.
+    pub name: String,
+    /// What it is for; may be empty.
+    pub description: String,
+    /// How it is spoken to.
+    pub transport: Transport,
+    /// What it wants to know of the user.
+    pub auth: Auth,
+    /// Whether what it says of its tools is believed: that one only reads, or may be run twice.
+    pub trust_annotations: bool,
+    /// How long each request may take.
+    pub timeout: Duration,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Transport {
+    /// It is a program, on the leash.
+    Stdio {
+        /// The program and its arguments.
+        command: Vec<Secret>,
+        /// What its environment has beside what every program gets.
+        env: BTreeMap<String, Secret>,
+        /// Whether it may use the network.
+        network: bool,
+    },
+    /// It is at an address.
+    Http {
+        /// The address, `http` or `https`.
+        url: Url,
+        /// What each request carries.
+        headers: HeaderMap,
+    },
+}
+
+/// What a server wants to know of the user.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Auth {
+    /// Nothing.
+    None,
+    /// A key.
+    ApiKey(ApiKeyLocation),
+    /// Leave that the user gives at an authorization server, for these scopes; for those that it asks for where there
+    /// are none.
+    OAuth {
+        /// The scopes.
+        scopes: Vec<String>,
+        /// Who the engine is there, where somebody has registered it.
+        client: Option<OAuthClientConfig>,
+    },
+}
+
+/// Who the engine is at an authorization server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OAuthClientConfig {
+    /// Its id.
+    pub id: String,
+    /// The authorization server that knows it so; whichever the server names where none is said.
+    pub issuer: Option<String>,
+    /// What shows that it is it, where that is asked for.
+    pub secret: Option<Secret>,
+}
+
+/// Where a server finds the user's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ApiKeyLocation {
+    /// In `Authorization`, as a bearer token.
+    Bearer,
+    /// In this header.
+    Header(HeaderName),
+    /// In this variable of its environment.
+    EnvVar(String),
+}
+
+/// A text that may hold a secret.
+#[derive(Clone)]
+pub struct Secret(SecretString);
+
+impl Secret {
+    pub(crate) fn new(text: String) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl McpServerSpec {
+    /// What a list shows of how it is spoken to.
+    pub fn transport_kind(&self) -> TransportKind {
+        match self.transport {
+            Transport::Stdio { .. } => TransportKind::Stdio,
+            Transport::Http { .. } => TransportKind::Http,
+        }
+    }
+
+    /// What a list shows of what it wants to know.
+    pub fn auth_kind(&self) -> AuthKind {
+        match self.auth {
+            Auth::None => AuthKind::None,
+            Auth::ApiKey(_) => AuthKind::ApiKey,
+            Auth::OAuth { .. } => AuthKind::OAuth,
+        }
+    }
+}
+
+/// The engine's environment, which `mcp.json` and `tools/*.json` may name.
+#[derive(Clone, Default)]
+pub struct Environment(Arc<BTreeMap<String, String>>);
+
+impl Environment {
+    /// What `env` holds now.
+    pub fn from_env(env: &dyn Env) -> Self {
+        let names = env.names().into_iter();
+        Self(Arc::new(names.filter_map(|name| env.get(&name).map(|value| (name, value))).collect()))
+    }
+}
+
+/// It holds keys.
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("environment…")
+    }
+}
+
+#[derive(Deserialize)]
+struct McpFile {
+    #[serde(rename = "mcpServers", default)]
+    servers: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServerEntry {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    description: String,
+    command: Option<String>,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: BTreeMap<String, String>,
+    url: Option<String>,
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
+    auth: Option<String>,
+    api_key_header: Option<String>,
+    api_key_env: Option<String>,
+    #[serde(default)]
+    scopes: Vec<String>,
+    client_id: Option<String>,
+    client_secret: Option<String>,
+    issuer: Option<String>,
+    #[serde(default)]
+    trust_annotations: bool,
+    network: Option<bool>,
+    timeout: Option<Timeout>,
+}
+
+/// Seconds, or such as `90s`, `5m`.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Timeout {
+    Seconds(f64),
+    Text(String),
+}
+
+/// Reads the catalog's servers, where `before` are those that were read before.
+pub(super) fn load(
+    file: &Path,
+    environment: &Environment,
+    before: &[Arc<McpServerSpec>],
+    warnings: &mut Vec<String>,
+) -> Vec<Arc<McpServerSpec>> {
+    if is_absent(file) {
+        return Vec::new();
+    }
+    let parsed = read_text(file, MAX_FILE_BYTES).and_then(|text| {
+        serde_json::from_str(&text).map_err(|error: serde_json::Error| redacted_json_error(&error))
+    });
+    let McpFile { servers: mut written } = match parsed {
+        Ok(file) => file,
+        Err(reason) => {
+            warnings.push(format!("mcp.json: {reason}; all of it stays as it was"));
+            return before.to_vec();
+        }
+    };
+    if written.len() > MAX_SERVERS {
+        let count = written.len();
+        warnings.push(format!("mcp.json: there are {count} servers; the first {MAX_SERVERS} are taken"));
+        written = written.into_iter().take(MAX_SERVERS).collect();
+    }
+    let mut servers = Vec::new();
+    for (name, entry) in written {
+        match parse_server(&name, entry, environment, file.parent().unwrap_or(Path::new("."))) {
+            Ok(server) => servers.push(Arc::new(server)),
+            Err(reason) => {
+                let last_good = before.iter().find(|server| server.name == name).cloned();
+                let outcome = match last_good {
+                    Some(_) => "its last good version stays in use",
+                    None => "it is left out",
+                };
+                warnings.push(format!("mcp.json, {name:?}: {reason}; {outcome}"));
+                servers.extend(last_good);
+            }
+        }
+    }
+    servers.sort_by(|one, other| one.name.cmp(&other.name));
+    servers
+}
+
+fn parse_server(
+    name: &str,
+    entry: Value,
+    environment: &Environment,
+    catalog: &Path,
+) -> Result<McpServerSpec, String> {
+    if !is_server_name(name) {
+        return Err(format!(
+            "its name must be 1 to {MAX_NAME_BYTES} of A-Z, a-z, 0-9, `_` and `-`, without two `_` side by side or one at the end"
+        ));
+    }
+    let mut written: ServerEntry =
+        serde_json::from_value(entry).map_err(|error| redacted_json_error(&error))?;
+    let parts = [written.args.len(), written.env.len(), written.headers.len(), written.scopes.len()];
+    if parts.into_iter().any(|parts| parts > MAX_LIST_ITEMS) {
+        return Err(format!("it has over {MAX_LIST_ITEMS} of `args`, `env`, `headers` or `scopes`"));
+    }
+    let description = written.description.trim().to_owned();
+    if description.len() > MAX_DESCRIPTION_BYTES {
+        return Err(format!("its `description` must have at most {MAX_DESCRIPTION_BYTES} bytes"));
+    }
+    let timeout = match written.timeout.take() {
+        None => DEFAULT_TIMEOUT,
+        Some(timeout) => parse_timeout(timeout).ok_or(
+            "its `timeout` must be a time above zero, an hour at most: seconds, or such as `90s`, `5m`",
+        )?,
+    };
+    let (auth, trust_annotations) = (parse_auth(&written, environment)?, written.trust_annotations);
+    let transport = parse_transport(written, environment, catalog)?;
+    match (&transport, &auth) {
+        (Transport::Stdio { .. }, Auth::OAuth { .. }) => {
+            return Err("a program cannot have `auth` \"oauth\": give it what it needs in `env`".into());
+        }
+        (Transport::Stdio { .. }, Auth::ApiKey(ApiKeyLocation::Bearer | ApiKeyLocation::Header(_))) => {
+            return Err(
+                "with `auth` \"api_key\" a program needs `api_key_env`: the variable that takes the key"
+                    .into(),
+            );
+        }
+        (Transport::Http { .. }, Auth::ApiKey(ApiKeyLocation::EnvVar(_))) => {
+            return Err("`api_key_env` is for programs: name an `api_key_header`, or none".into());
+        }
+        _ => {}
+    }
+    Ok(McpServerSpec { name: name.to_owned(), description, transport, auth, trust_annotations, timeout })
+}
+
+fn parse_auth(written: &ServerEntry, environment: &Environment) -> Result<Auth, String> {
+    let key_place = match (&written.api_key_header, &written.api_key_env) {
+        (None, None) => ApiKeyLocation::Bearer,
+        (Some(header), None) => {
+            ApiKeyLocation::Header(header.parse().map_err(|_| "its `api_key_header` is no name of a header")?)
+        }
+        (None, Some(variable)) if is_variable_name(variable) => ApiKeyLocation::EnvVar(variable.clone()),
+        (None, Some(_)) => return Err("its `api_key_env` is no name of a variable".into()),
+        (Some(_), Some(_)) => return Err("it has both an `api_key_header` and an `api_key_env`".into()),
+    };
+    let of_keys = key_place != ApiKeyLocation::Bearer;
+    let of_oauth = !written.scopes.is_empty()
+        || [&written.client_id, &written.client_secret, &written.issuer].into_iter().any(Option::is_some);
+    let auth = match written.auth.as_deref() {
+        None | Some("none") => Auth::None,
+        Some("api_key") => Auth::ApiKey(key_place),
+        Some("oauth") => {
+            Auth::OAuth { scopes: written.scopes.clone(), client: parse_client(written, environment)? }
+        }
+        Some(_) => return Err("its `auth` must be \"none\", \"api_key\" or \"oauth\"".into()),
+    };
+    if of_keys && !matches!(auth, Auth::ApiKey(_)) {
+        return Err("`api_key_header` and `api_key_env` need `auth` \"api_key\"".into());
+    }
+    if of_oauth && !matches!(auth, Auth::OAuth { .. }) {
+        return Err("`scopes`, `client_id`, `client_secret` and `issuer` need `auth` \"oauth\"".into());
+    }
+    Ok(auth)
+}
+
+fn parse_client(
+    written: &ServerEntry,
+    environment: &Environment,
+) -> Result<Option<OAuthClientConfig>, String> {
+    let Some(id) = &written.client_id else {
+        return match written.client_secret {
+            Some(_) => Err("its `client_secret` needs a `client_id`".into()),
+            None => Ok(None),
+        };
+    };
+    // The server, who is somebody else, says which authorization server there is: a secret goes to none but its own.
+    if written.client_secret.is_some() && written.issuer.is_none() {
+        return Err("its `client_secret` needs the `issuer` that it is shown to".into());
+    }
+    let secret = written.client_secret.as_deref().map(|secret| expand_variables(secret, environment));
+    let secret = secret.transpose()?.map(Secret::new);
+    Ok(Some(OAuthClientConfig {
+        id: expand_variables(id, environment)?,
+        issuer: written.issuer.clone(),
+        secret,
+    }))
+}
+
+fn parse_transport(
+    written: ServerEntry,
+    environment: &Environment,
+    catalog: &Path,
+) -> Result<Transport, String> {
+    let expanded = |text: &String| expand_variables(text, environment);
+    match (written.kind.as_deref(), written.command, written.url) {
+        (None | Some("stdio"), Some(command), None) => {
+            if !written.headers.is_empty() {
+                return Err("a program has no `headers`".into());
+            }
+            let command: Vec<String> =
+                std::iter::once(&command).chain(&written.args).map(expanded).collect::<Result<_, _>>()?;
+            if command.iter().any(|part| part.contains('\0')) || command.first().is_none_or(String::is_empty)
+            {
+                return Err("its `command` must be a program, and its `args` must hold no NUL".into());
+            }
+            let env = written.env.iter().map(|(name, value)| {
+                let value = expanded(value)?;
+                if !is_variable_name(name) || value.contains('\0') {
+                    return Err(format!(
+                        "`env`: {name:?} is no name of a variable, or its value holds a NUL"
+                    ));
+                }
+                Ok((name.clone(), Secret::new(value)))
+            });
+            let env = env.collect::<Result<_, _>>()?;
+            let whole = |part: String| resolve_catalog_path(&part, catalog).unwrap_or(part);
+            let command = command.into_iter().map(|part| Secret::new(whole(part))).collect();
+            Ok(Transport::Stdio { command, env, network: written.network.unwrap_or(true) })
+        }
+        (None | Some("http" | "streamable-http" | "streamable_http" | "sse"), None, Some(url)) => {
+            if !written.args.is_empty() || !written.env.is_empty() || written.network.is_some() {
+                return Err("`args`, `env` and `network` are for programs".into());
+            }
+            let url =
+                Url::parse(&expanded(&url)?).ok().filter(|url| matches!(url.scheme(), "http" | "https"));
+            let url = url.ok_or("its `url` must be an address that begins with http:// or https://")?;
+            if !url.username().is_empty() || url.password().is_some() {
+                return Err("its `url` must hold no user and password: put them into `headers`".into());
+            }
+            let headers = written.headers.iter().map(|(name, value)| parse_header(name, &expanded(value)?));
+            Ok(Transport::Http { url, headers: headers.collect::<Result<_, _>>()? })
+        }
+        (Some(kind), _, _)
+            if !["stdio", "http", "streamable-http", "streamable_http", "sse"].contains(&kind) =>
+        {
+            Err("its `type` must be \"stdio\" or \"http\"".into())
+        }
+        _ => Err("it must have either a `command`, or a `url` and `type` \"http\"".into()),
+    }
+}
+
+fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let parsed: HeaderName =
+        name.parse().map_err(|_| format!("`headers`: {name:?} is no name of a header"))?;
+    let mut value: HeaderValue =
+        value.parse().map_err(|_| format!("`headers`: the value of `{parsed}` cannot be sent"))?;
+    value.set_sensitive(true);
+    Ok((parsed, value))
+}
+
+/// The text with what it names of the environment: `${NAME}`, and `${NAME:-default}` where NAME may be missing or empty.
+pub(super) fn expand_variables(text: &str, Environment(environment): &Environment) -> Result<String, String> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("${") {
+        out.push_str(before);
+        let (inner, behind) = after.split_once('}').ok_or("a `${` has no `}`")?;
+        let (name, default) = match inner.split_once(":-") {
+            Some((name, default)) => (name, Some(default)),
+            None => (inner, None),
+        };
+        if !is_variable_name(name) {
+            return Err(format!("`${{{name}}}` names no variable"));
+        }
+        match (environment.get(name), default) {
+            (Some(value), None) => out.push_str(value),
+            (Some(value), Some(_)) if !value.is_empty() => out.push_str(value),
+            (_, Some(default)) => out.push_str(default),
+            (None, None) => return Err(format!("the engine's environment has no variable `{name}`")),
+        }
+        rest = behind;
+    }
+    out.push_str(rest);
+    Ok(out)
+}
+
+fn parse_timeout(timeout: Timeout) -> Option<Duration> {
+    let timeout = match timeout {
+        Timeout::Seconds(seconds) => Duration::try_from_secs_f64(seconds).ok()?,
+        Timeout::Text(text) => parse_lifetime(&text)?,
+    };
+    (!timeout.is_zero() && timeout <= MAX_TIMEOUT).then_some(timeout)
+}
+
+/// Whether a server can have this name. Its tools are called `server__tool`.
+fn is_server_name(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=MAX_NAME_BYTES).contains(&name.len())
+        && name.bytes().all(fits)
+        && !name.contains("__")
+        && !name.ends_with('_')
+}
+
+fn is_variable_name(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && name.bytes().next().is_some_and(|first| !first.is_ascii_digit())
+}
+
+#[cfg(test)]
+#[path = "mcp_servers_tests.rs"]
+mod tests;

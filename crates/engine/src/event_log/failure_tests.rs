@@ -1,0 +1,244 @@
+//! Nothing is seen that is not stored, and a write that fails harms nobody else.
+
+use std::sync::Mutex;
+
+use contract::event::{Event, ToolCall};
+use contract::{CallId, TurnId};
+use pretty_assertions::assert_eq;
+use rusqlite::{Connection, OptionalExtension as _};
+
+use super::tests::{Fixture, WriterPause, begin_turn, block_stop, ending_commit, opening_commit, text_delta};
+use super::*;
+use crate::store::{Durability, WriteBatch, WriteError, WriteTx};
+use crate::testing::{SseEvent, next_events, parse_sse, read_all, task_id, with_deadline};
+
+/// Whether an event that was seen is in the file, for whoever opens it.
+fn check_stored(outside: &Connection, seen: &SseEvent) -> Result<(), String> {
+    let kind: Option<String> = outside
+        .query_row(
+            "SELECT kind FROM events JOIN tasks USING (task) WHERE task_id = ?1 AND ts = ?2",
+            rusqlite::params![seen.data["task_id"].as_str().unwrap(), seen.ts()],
+            |row| row.get(0),
+        )
+        .optional()
+        .unwrap();
+    if kind.as_deref() == Some(&seen.kind) { Ok(()) } else { Err(format!("{seen:?} is seen and not stored")) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_seen_is_stored_at_that_moment() {
+    let bench = Fixture::system();
+    let channel = bench.open_log("t");
+    let outside = bench.outside();
+    let recorder = channel.begin_turn(TurnId::new()).unwrap();
+    let mut reader = channel.read(0, Follow::Turn(recorder.turn_id()));
+    let turn = tokio::spawn(async move {
+        with_deadline(recorder.commit(opening_commit(recorder.turn_id()))).await.unwrap();
+        for index in 0..300 {
+            recorder.emit(text_delta(&index.to_string())).await.unwrap();
+            recorder.emit(block_stop(index)).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        with_deadline(recorder.commit(ending_commit())).await.unwrap();
+    });
+    let mut count = 0;
+    while let Some(events) = next_events(&mut reader).await {
+        for event in events {
+            assert_eq!(check_stored(&outside, &event), Ok(()));
+            count += 1;
+        }
+    }
+    with_deadline(turn).await.unwrap();
+    assert_eq!(count, bench.stored_events(&channel).len());
+}
+
+#[tokio::test]
+async fn the_stored_check_goes_red() {
+    let bench = Fixture::system();
+    let channel = bench.open_log("t");
+    let recorder = begin_turn(&channel).await;
+    let hold = WriterPause::pause_writer(&bench.brain).await;
+    recorder.emit(block_stop(0)).await.unwrap();
+    // The event as a channel would show it that published before it stored.
+    let early = contract::event::encode_sse(
+        &task_id("t"),
+        recorder.turn_id(),
+        recorder.last_ts(),
+        "content_block_stop",
+        r#"{"index":0}"#,
+    );
+    let early = &parse_sse(early.as_bytes())[0];
+    assert!(check_stored(&bench.outside(), early).is_err());
+    hold.release();
+    with_deadline(recorder.commit(ending_commit())).await.unwrap();
+    assert_eq!(check_stored(&bench.outside(), early), Ok(()));
+}
+
+#[tokio::test]
+async fn nothing_is_seen_while_the_commit_is_held_up() {
+    let bench = Fixture::system();
+    let channel = bench.open_log("t");
+    let recorder = begin_turn(&channel).await;
+    let mut reader = channel.read(recorder.last_ts(), Follow::Turn(recorder.turn_id()));
+    // Another program has the write lock, as a backup might.
+    let outside = bench.outside();
+    outside.execute_batch("BEGIN IMMEDIATE").unwrap();
+    recorder.emit(text_delta("a")).await.unwrap();
+    let mut committed = std::pin::pin!(recorder.commit(ending_commit()));
+    let mut next = std::pin::pin!(reader.next());
+    for _ in 0..100 {
+        assert!(futures::poll!(committed.as_mut()).is_pending());
+        assert!(futures::poll!(next.as_mut()).is_pending());
+        tokio::task::yield_now().await;
+    }
+    outside.execute_batch("ROLLBACK").unwrap();
+    with_deadline(committed).await.unwrap();
+    assert!(with_deadline(next).await.unwrap().is_some());
+}
+
+/// From here on no tool call can be stored.
+fn forbid_tool_calls(outside: &Connection) {
+    outside
+        .execute_batch(
+            "CREATE TRIGGER forbid BEFORE INSERT ON events WHEN NEW.kind = 'tool_call'
+             BEGIN SELECT RAISE(ABORT, 'the disk is full'); END",
+        )
+        .unwrap();
+}
+
+fn tool_call() -> Event {
+    let (tool_call_id, tool, input) = (CallId::new(), "tool".to_owned(), serde_json::json!({}));
+    Event::ToolCall(ToolCall { tool_call_id, tool, input })
+}
+
+#[tokio::test]
+async fn a_failed_write_reaches_its_turn_and_nobody_else() {
+    let bench = Fixture::system();
+    let (failing, well) = (bench.open_log("failing"), bench.open_log("well"));
+    let (failing_turn, well_turn) = (begin_turn(&failing).await, begin_turn(&well).await);
+    let mut reader = failing.read(0, Follow::Task);
+    assert_eq!(next_events(&mut reader).await.unwrap().len(), 1);
+    forbid_tool_calls(&bench.outside());
+
+    // Both in one group commit, with events before and after the one that cannot be stored.
+    let hold = WriterPause::pause_writer(&bench.brain).await;
+    failing_turn.emit(text_delta("before")).await.unwrap();
+    let mut refused = Box::pin(failing_turn.commit(Commit::new().event(tool_call())));
+    let mut stored = std::pin::pin!(well_turn.commit(Commit::new().event(block_stop(0))));
+    assert!(futures::poll!(refused.as_mut()).is_pending());
+    assert!(futures::poll!(stored.as_mut()).is_pending());
+    let mut behind = Box::pin(failing_turn.commit(Commit::new().event(block_stop(0))));
+    assert!(futures::poll!(behind.as_mut()).is_pending());
+    hold.release();
+    let error = with_deadline(refused).await.unwrap_err();
+    assert!(error.to_string().contains("the disk is full"), "{error}");
+    assert!(with_deadline(behind).await.is_err());
+    with_deadline(stored).await.unwrap();
+
+    // The turn cannot go on, and nothing of what failed is stored or was seen.
+    assert!(failing_turn.emit(text_delta("after")).await.is_err());
+    assert!(with_deadline(failing_turn.commit(ending_commit())).await.is_err());
+    drop(failing_turn);
+    assert_eq!(next_events(&mut reader).await, None);
+    assert_eq!(bench.stored_events(&failing).len(), 1);
+
+    // The next turn works, and so does the other task.
+    let next = begin_turn(&failing).await;
+    with_deadline(next.commit(ending_commit())).await.unwrap();
+    with_deadline(well_turn.commit(ending_commit())).await.unwrap();
+    assert_eq!(bench.stored_events(&failing).len(), 3);
+    assert_eq!(read_all(well.read(0, Follow::Task)).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_task_whose_first_write_failed_can_begin_anew() {
+    let bench = Fixture::system();
+    let channel = bench.open_log("t");
+    forbid_tool_calls(&bench.outside());
+    let recorder = channel.begin_turn(TurnId::new()).unwrap();
+    assert!(
+        with_deadline(recorder.commit(opening_commit(recorder.turn_id()).event(tool_call()))).await.is_err()
+    );
+    drop(recorder);
+    assert!(bench.brain.task(&task_id("t")).unwrap().is_none());
+    let recorder = begin_turn(&channel).await;
+    with_deadline(recorder.commit(ending_commit())).await.unwrap();
+    assert_eq!(bench.stored_events(&channel).len(), 2);
+}
+
+#[tokio::test]
+async fn a_closed_brain_refuses_and_nobody_waits_for_ever() {
+    let bench = Fixture::system();
+    let channel = bench.open_log("t");
+    let recorder = begin_turn(&channel).await;
+    with_deadline(bench.brain.close()).await;
+    let error = with_deadline(recorder.commit(ending_commit())).await.unwrap_err();
+    assert!(error.to_string().contains("closed"), "{error}");
+    drop(recorder);
+    let recorder = channel.begin_turn(TurnId::new()).unwrap();
+    assert!(with_deadline(recorder.commit(opening_commit(recorder.turn_id()))).await.is_err());
+}
+
+#[tokio::test]
+async fn what_is_sent_after_the_writer_came_waits_for_the_next_commit_with_its_durability() {
+    let bench = Fixture::system();
+    let channel = bench.open_log("t");
+    let recorder = begin_turn(&channel).await;
+    let hold = WriterPause::pause_writer(&bench.brain).await;
+    let mut first = std::pin::pin!(recorder.commit(Commit::new().event(block_stop(0))));
+    assert!(futures::poll!(first.as_mut()).is_pending());
+    assert_eq!(channel.collect(), Durability::ProcessKill);
+    let mut second = std::pin::pin!(recorder.commit(Commit::new().event(block_stop(1)).durable()));
+    assert!(futures::poll!(second.as_mut()).is_pending());
+    assert_eq!(channel.collect(), Durability::PowerLoss);
+    assert_eq!(channel.collect(), Durability::ProcessKill);
+    hold.release();
+    with_deadline(first).await.unwrap();
+    with_deadline(second).await.unwrap();
+}
+
+/// A batch that looks from outside at what is stored the moment its own commit is.
+struct Probe {
+    outside: Mutex<Connection>,
+    tasks: Mutex<Option<i64>>,
+}
+
+impl WriteBatch for Probe {
+    fn collect(&self) -> Durability {
+        Durability::ProcessKill
+    }
+
+    fn write(&self, _: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
+        Ok(())
+    }
+
+    fn complete(&self, _: &Result<(), WriteError>) {
+        let outside = self.outside.lock().unwrap();
+        let count = outside.query_row("SELECT COUNT(*) FROM tasks", [], |row| row.get(0)).unwrap();
+        *self.tasks.lock().unwrap() = Some(count);
+    }
+}
+
+#[tokio::test]
+async fn tasks_that_wait_for_a_commit_share_the_next_one() {
+    let bench = Fixture::system();
+    let probe = Arc::new(Probe { outside: Mutex::new(bench.outside()), tasks: Mutex::new(None) });
+    let hold = WriterPause::pause_writer(&bench.brain).await;
+    // The first of its group: settled before the others, so if it sees their rows, one commit stored them.
+    bench.brain.queue(Arc::clone(&probe) as Arc<dyn WriteBatch>);
+    let channels: Vec<_> = (0..10).map(|number| bench.open_log(&number.to_string())).collect();
+    let recorders: Vec<_> =
+        channels.iter().map(|channel| channel.begin_turn(TurnId::new()).unwrap()).collect();
+    let mut commits: Vec<_> = recorders
+        .iter()
+        .map(|recorder| Box::pin(recorder.commit(opening_commit(recorder.turn_id()))))
+        .collect();
+    for commit in &mut commits {
+        assert!(futures::poll!(commit.as_mut()).is_pending());
+    }
+    hold.release();
+    for commit in commits {
+        with_deadline(commit).await.unwrap();
+    }
+    assert_eq!(*probe.tasks.lock().unwrap(), Some(10));
+}

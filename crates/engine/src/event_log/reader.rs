@@ -1,0 +1,143 @@
+//! The reading end of a task's channel: live and replay as one path.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use contract::TurnId;
+use contract::event::{Event, encode_sse};
+use tokio::sync::watch;
+
+use super::outbox::{LogStatus, TaskEventLog, wire_ts};
+use super::ring::Frame;
+use crate::store::{Brain, StoredEvent};
+
+/// How often a stream on which nothing happens says that it is alive.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How many events, and about how many bytes of them, are read from the store at once.
+const PAGE_LIMITS: (usize, usize) = (256, 256 * 1024);
+
+/// Where a reader ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    /// After the last event of this turn.
+    Turn(TurnId),
+    /// After the last event there is, once no turn runs.
+    Task,
+}
+
+/// Reads a task's events from a position, in order, each once. A slow reader holds nobody up: what it has not
+/// taken yet it later reads from the store.
+pub struct EventReader {
+    event_log: Arc<TaskEventLog>,
+    position: i64,
+    follow: Follow,
+    status: watch::Receiver<LogStatus>,
+    ended: bool,
+}
+
+impl EventReader {
+    pub(super) fn new(
+        channel: Arc<TaskEventLog>,
+        after: i64,
+        follow: Follow,
+        progress: watch::Receiver<LogStatus>,
+    ) -> Self {
+        Self { event_log: channel, position: after, follow, status: progress, ended: false }
+    }
+
+    /// The next events in their form on the wire, or a heartbeat; none at the end.
+    ///
+    /// # Errors
+    /// The store could not be read.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, rusqlite::Error> {
+        loop {
+            if self.ended {
+                return Ok(None);
+            }
+            // Looked at before the frames: a turn that ends in between is seen on the next round.
+            let progress = *self.status.borrow_and_update();
+            let mut frames = self.next_frames().await?;
+            if let Follow::Turn(turn) = self.follow {
+                let ended = retain_turn_frames(turn, &mut frames);
+                if ended {
+                    // What is read from the store may be on its way to be published: whoever sees the turn's end
+                    // finds its task free.
+                    let free = |progress: &LogStatus| progress.running_turn != Some(turn);
+                    // The channel, which this reader holds, is what tells.
+                    let _ = self.status.wait_for(free).await;
+                }
+                // Not before: a reader that is dropped while it waits reads the same again.
+                self.ended = ended;
+            }
+            if let Some(last) = frames.last() {
+                self.position = last.ts;
+                return Ok(Some(concat_frames(&frames)));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            let Some(turn_id) = self.awaited_turn(progress) else { return Ok(None) };
+            tokio::select! {
+                _ = self.status.changed() => {}
+                () = self.event_log.clock.sleep(HEARTBEAT_INTERVAL) => return Ok(Some(self.heartbeat(turn_id))),
+            }
+        }
+    }
+
+    /// The turn of which more may come, given that all up to `progress` was read.
+    fn awaited_turn(&self, progress: LogStatus) -> Option<TurnId> {
+        progress.running_turn.filter(|running| match self.follow {
+            Follow::Turn(turn) => *running == turn,
+            Follow::Task => true,
+        })
+    }
+
+    async fn next_frames(&self) -> Result<Vec<Frame>, rusqlite::Error> {
+        if let Some(frames) = self.event_log.published_after(self.position) {
+            return Ok(frames);
+        }
+        let (task, position) = (self.event_log.task, self.position);
+        let read = move |brain: &Brain| brain.events_after(task, position, PAGE_LIMITS);
+        // None where the runtime is shutting down.
+        let stored = self.event_log.brain.run_blocking(read).await.transpose()?.unwrap_or_default();
+        Ok(stored.into_iter().map(|event| self.encode_stored_event(event)).collect())
+    }
+
+    fn encode_stored_event(&self, event: StoredEvent) -> Frame {
+        let StoredEvent { ts, turn_id, kind, data } = event;
+        let sse = encode_sse(&self.event_log.task_id, turn_id, wire_ts(ts), &kind, &data);
+        let may_end = matches!(kind.as_str(), "error" | "thread_lifecycle");
+        let event = || serde_json::from_str(&data).and_then(|data| Event::from_parts(&kind, data));
+        let ends_turn = may_end && event().is_ok_and(|event| event.ends_turn());
+        Frame { ts, turn_id, ends_turn, sse: Bytes::from(sse) }
+    }
+
+    fn heartbeat(&self, turn_id: TurnId) -> Bytes {
+        Bytes::from(encode_sse(&self.event_log.task_id, turn_id, self.position, "heartbeat", "{}"))
+    }
+}
+
+/// Leaves the frames of `turn` alone, up to its end; whether nothing more of it comes. Its end may have been taken
+/// out by an edit, or never have come: then another turn's events tell that it is over.
+fn retain_turn_frames(turn: TurnId, frames: &mut Vec<Frame>) -> bool {
+    let foreign = frames.iter().position(|frame| frame.turn_id != turn);
+    let end = frames.iter().position(|frame| frame.ends_turn).map(|end| end + 1);
+    let Some(keep) = foreign.into_iter().chain(end).min() else { return false };
+    frames.truncate(keep);
+    true
+}
+
+fn concat_frames(frames: &[Frame]) -> Bytes {
+    match frames {
+        [only] => only.sse.clone(),
+        several => several
+            .iter()
+            .fold(Vec::new(), |mut all, frame| {
+                all.extend_from_slice(&frame.sse);
+                all
+            })
+            .into(),
+    }
+}

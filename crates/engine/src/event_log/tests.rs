@@ -1,0 +1,434 @@
+//! Every reader gets every event once and in order, however slow, late or often it reads.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use contract::event::{BlockStart, BlockStop, BlockType, Delta, Event, Lifecycle, StopReason};
+use contract::{MessageId, Timestamp, TurnId};
+use futures::FutureExt as _;
+use pretty_assertions::assert_eq;
+use rusqlite::Connection;
+use service::clock::{ManualClock, SystemClock};
+use tokio::sync::Notify;
+
+use super::*;
+use crate::store::steps::{Step, TurnOutcome};
+use crate::store::{Durability, NewTurn, WriteBatch, WriteError, WriteTx};
+use crate::testing::{SseEvent, next_events, parse_sse, read_all, rendered_text, task_id, with_deadline};
+
+/// A brain in a folder of its own, with its channels.
+pub(super) struct Fixture {
+    pub(super) brain: Brain,
+    pub(super) channels: EventLogs,
+    _folder: tempfile::TempDir,
+}
+
+impl Fixture {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
+        Self { channels: EventLogs::new(brain.clone(), clock), brain, _folder: folder }
+    }
+
+    pub(super) fn system() -> Self {
+        Self::new(Arc::new(SystemClock::new()))
+    }
+
+    pub(super) fn open_log(&self, name: &str) -> Arc<TaskEventLog> {
+        self.channels.open(&task_id(name)).unwrap()
+    }
+
+    /// A connection beside the brain's own, as another program would have it.
+    pub(super) fn outside(&self) -> Connection {
+        Connection::open(self.brain.file()).unwrap()
+    }
+
+    /// The events of a task as they are stored.
+    pub(super) fn stored_events(&self, channel: &TaskEventLog) -> Vec<(i64, String)> {
+        let events = self.brain.events_after(channel.task(), 0, (usize::MAX, usize::MAX)).unwrap();
+        events.into_iter().map(|event| (event.ts, event.kind)).collect()
+    }
+}
+
+/// Keeps the writer busy, so that what is sent meanwhile waits.
+pub(super) struct WriterPause {
+    reached: Notify,
+    released: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+    release: std::sync::mpsc::Sender<()>,
+}
+
+impl WriterPause {
+    /// The writer stands still from here on, until [`Hold::release`].
+    pub(super) async fn pause_writer(brain: &Brain) -> Arc<Self> {
+        let (release, released) = std::sync::mpsc::channel();
+        let hold =
+            Arc::new(Self { reached: Notify::new(), released: std::sync::Mutex::new(released), release });
+        brain.queue(Arc::clone(&hold) as Arc<dyn WriteBatch>);
+        with_deadline(hold.reached.notified()).await;
+        hold
+    }
+
+    pub(super) fn release(&self) {
+        self.release.send(()).unwrap();
+    }
+}
+
+impl WriteBatch for WriterPause {
+    fn collect(&self) -> Durability {
+        self.reached.notify_one();
+        // An error is a test that ended without a release: the writer goes on.
+        let _ = self.released.lock().unwrap().recv_timeout(Duration::from_secs(20));
+        Durability::ProcessKill
+    }
+
+    fn write(&self, _: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
+        Ok(())
+    }
+
+    fn complete(&self, _: &Result<(), WriteError>) {}
+}
+
+pub(super) fn opening_commit(turn_id: TurnId) -> Commit {
+    let opened = crate::testing::opened("q");
+    let message_id = opened.message_id;
+    Commit::new()
+        .begin_turn(NewTurn { turn_id, message_id, request: None })
+        .step(Step::Opened(opened))
+        .event(Event::ThreadLifecycle(Lifecycle::Started { message_id }))
+}
+
+pub(super) fn ending_commit() -> Commit {
+    let stop_reason = StopReason::EndTurn;
+    let (message_id, answer_message_id) = (MessageId::new(), MessageId::new());
+    let completed = Lifecycle::Completed { message_id, answer_message_id, text: String::new(), stop_reason };
+    Commit::new()
+        .step(Step::Ended { outcome: TurnOutcome::Completed { stop_reason } })
+        .event(Event::ThreadLifecycle(completed))
+}
+
+pub(super) fn text_delta(text: &str) -> Event {
+    Event::TextDelta(Delta { text: text.into() })
+}
+
+fn thinking_delta(text: &str) -> Event {
+    Event::ThinkingDelta(Delta { text: text.into() })
+}
+
+fn block_start(index: u32) -> Event {
+    Event::ContentBlockStart(BlockStart { index, block_type: BlockType::Text })
+}
+
+pub(super) fn block_stop(index: u32) -> Event {
+    Event::ContentBlockStop(BlockStop { index })
+}
+
+/// Opens a turn on `channel`.
+pub(super) async fn begin_turn(channel: &Arc<TaskEventLog>) -> Recorder {
+    let recorder = channel.begin_turn(TurnId::new()).unwrap();
+    with_deadline(recorder.commit(opening_commit(recorder.turn_id()))).await.unwrap();
+    recorder
+}
+
+/// Whether `seen` is each stored event, once, in the order of its `ts`, each with its `ts` as `id:`.
+fn check_reading(seen: &[SseEvent], stored: &[(i64, String)]) -> Result<(), String> {
+    if let Some(pair) = seen.windows(2).find(|pair| pair[0].ts() >= pair[1].ts()) {
+        return Err(format!("{} is followed by {}", pair[0].ts(), pair[1].ts()));
+    }
+    if let Some(event) = seen.iter().find(|event| event.id != Some(event.ts())) {
+        return Err(format!("id {:?} on {}", event.id, event.ts()));
+    }
+    let seen: Vec<(i64, String)> = seen.iter().map(|event| (event.ts(), event.kind.clone())).collect();
+    match stored.iter().find(|event| !seen.contains(event)) {
+        Some(missing) => Err(format!("{missing:?} is missing")),
+        None if seen.len() > stored.len() => Err("there are events that are not stored".into()),
+        None => Ok(()),
+    }
+}
+
+#[test]
+fn the_reading_check_goes_red() {
+    let wire = |stamps: &[i64]| -> Vec<SseEvent> {
+        let line = |ts| contract::event::encode_sse(&task_id("t"), TurnId::new(), ts, "usage", "{}");
+        stamps.iter().flat_map(|ts| parse_sse(line(*ts).as_bytes())).collect()
+    };
+    let stored: Vec<(i64, String)> = [1, 2, 4].map(|ts| (ts, "usage".to_owned())).into();
+    assert_eq!(check_reading(&wire(&[1, 2, 4]), &stored), Ok(()));
+    for broken in [&[1, 2][..], &[1, 4], &[1, 2, 2, 4], &[2, 1, 4], &[1, 2, 4, 5], &[]] {
+        assert!(check_reading(&wire(broken), &stored).is_err(), "{broken:?}");
+    }
+    let mut other_id = wire(&[1, 2, 4]);
+    other_id[1].id = None;
+    assert!(check_reading(&other_id, &stored).is_err());
+}
+
+/// Blocks of one turn, and how many deltas each has: with [`DELTAS`] more than the ring of a task keeps.
+const BLOCKS_PER_TURN: u32 = 40;
+const DELTAS_PER_BLOCK: u32 = 25;
+
+/// A turn's worth of events of all speeds: bursts, steps, and pauses that let others run.
+async fn whole_turn(recorder: Recorder) -> String {
+    let mut sent = String::new();
+    with_deadline(recorder.commit(opening_commit(recorder.turn_id()))).await.unwrap();
+    for block in 0..BLOCKS_PER_TURN {
+        recorder.emit(block_start(block)).await.unwrap();
+        for delta in 0..DELTAS_PER_BLOCK {
+            let chunk = format!("{block}.{delta} ");
+            recorder.emit(text_delta(&chunk)).await.unwrap();
+            sent.push_str(&chunk);
+            if (block + delta) % 3 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        recorder.emit(block_stop(block)).await.unwrap();
+        if block % 4 == 0 {
+            with_deadline(
+                recorder.commit(Commit::new().event(Event::Usage(contract::event::Usage::default()))),
+            )
+            .await
+            .unwrap();
+        }
+    }
+    with_deadline(recorder.commit(ending_commit())).await.unwrap();
+    sent
+}
+
+/// Reads one batch, and the rest only once the turn is over and long gone from memory.
+async fn read_slowly(mut reader: EventReader, over: Arc<AtomicBool>) -> Vec<SseEvent> {
+    let mut all = next_events(&mut reader).await.unwrap_or_default();
+    let ended = async {
+        while !over.load(Ordering::Acquire) {
+            tokio::task::yield_now().await;
+        }
+    };
+    with_deadline(ended).await;
+    all.extend(read_all(reader).await);
+    all
+}
+
+/// Leaves after each few events and comes back with the last `ts` it saw.
+async fn read_with_reconnects(channel: Arc<TaskEventLog>, over: Arc<AtomicBool>) -> Vec<SseEvent> {
+    let mut all: Vec<SseEvent> = Vec::new();
+    loop {
+        let after = all.last().map_or(0, SseEvent::ts);
+        let ended = over.load(Ordering::Acquire);
+        let mut reader = channel.read(after, Follow::Task);
+        match next_events(&mut reader).await {
+            Some(mut events) => {
+                // What was sent with the last one that it took is lost with the connection.
+                events.truncate(3);
+                all.extend(events);
+            }
+            None if ended => return all,
+            None => tokio::task::yield_now().await,
+        }
+    }
+}
+
+async fn every_reader_gets_everything(tasks: usize) {
+    let bench = Fixture::system();
+    let mut running = Vec::new();
+    for number in 0..tasks {
+        let channel = bench.open_log(&format!("task {number}"));
+        let turn_id = TurnId::new();
+        let recorder = channel.begin_turn(turn_id).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let fast = tokio::spawn(read_all(channel.read(0, Follow::Turn(turn_id))));
+        let slow = tokio::spawn(read_slowly(channel.read(0, Follow::Turn(turn_id)), Arc::clone(&over)));
+        let leaving = tokio::spawn(read_with_reconnects(Arc::clone(&channel), Arc::clone(&over)));
+        let turn = tokio::spawn(whole_turn(recorder));
+        running.push((channel, over, turn, vec![fast, slow, leaving]));
+    }
+    for (channel, over, turn, mut readers) in running {
+        readers.push(tokio::spawn(read_all(channel.read(0, Follow::Task))));
+        let sent = with_deadline(turn).await.unwrap();
+        over.store(true, Ordering::Release);
+        let stored = bench.stored_events(&channel);
+        for reader in readers {
+            let seen = with_deadline(reader).await.unwrap();
+            assert_eq!(check_reading(&seen, &stored), Ok(()));
+            assert_eq!(rendered_text(&seen, true), sent);
+        }
+        // Replayed from each `ts` alike, and from between and beyond them.
+        let every = if tasks == 1 { 1 } else { 50 };
+        for (at, (ts, _)) in stored.iter().enumerate().step_by(every) {
+            let seen = read_all(channel.read(*ts, Follow::Task)).await;
+            assert_eq!(check_reading(&seen, &stored[at + 1..]), Ok(()), "after {ts}");
+        }
+        for (after, rest) in [(0, &stored[..]), (stored[0].0 - 1, &stored[..]), (i64::MAX, &[])] {
+            let seen = read_all(channel.read(after, Follow::Task)).await;
+            assert_eq!(check_reading(&seen, rest), Ok(()), "after {after}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_reader_of_one_task_gets_everything() {
+    every_reader_gets_everything(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_reader_of_ten_tasks_at_once_gets_everything() {
+    every_reader_gets_everything(10).await;
+}
+
+#[tokio::test]
+async fn deltas_of_one_block_within_a_millisecond_are_one_event() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_000_000)));
+    let bench = Fixture::new(clock.clone());
+    let channel = bench.open_log("t");
+    let recorder = begin_turn(&channel).await;
+    let hold = WriterPause::pause_writer(&bench.brain).await;
+    for event in [
+        block_start(0),
+        text_delta("a"),
+        text_delta("b"),
+        thinking_delta("t"),
+        text_delta("c"),
+        text_delta("d"),
+        block_stop(0),
+        block_start(1),
+    ] {
+        recorder.emit(event).await.unwrap();
+    }
+    recorder.emit(text_delta("e")).await.unwrap();
+    // The clock leads by now: it must pass the last event before a delta falls into a millisecond of its own.
+    clock.advance(Duration::from_millis(100));
+    recorder.emit(text_delta("f")).await.unwrap();
+    recorder.emit(text_delta("g")).await.unwrap();
+    hold.release();
+    with_deadline(recorder.commit(ending_commit())).await.unwrap();
+    let seen = read_all(channel.read(1_000_000, Follow::Task)).await;
+    let told: Vec<(&str, &str)> = seen
+        .iter()
+        .map(|event| (event.kind.as_str(), event.data["text"].as_str().unwrap_or_default()))
+        .collect();
+    let expected = [
+        ("content_block_start", ""),
+        ("text_delta", "ab"),
+        ("thinking_delta", "t"),
+        ("text_delta", "cd"),
+        ("content_block_stop", ""),
+        ("content_block_start", ""),
+        ("text_delta", "e"),
+        ("text_delta", "fg"),
+        ("thread_lifecycle", ""),
+    ];
+    assert_eq!(told, expected);
+}
+
+#[tokio::test]
+async fn an_event_that_would_lead_by_more_than_two_seconds_waits() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_000_000)));
+    let bench = Fixture::new(clock.clone());
+    let channel = bench.open_log("t");
+    let recorder = begin_turn(&channel).await;
+    for index in 0..2_000 {
+        recorder.emit(block_stop(index)).now_or_never().unwrap().unwrap();
+    }
+    assert_eq!(recorder.last_ts(), 1_002_000);
+    let mut waiting = std::pin::pin!(recorder.emit(block_stop(2_000)));
+    assert!(futures::poll!(waiting.as_mut()).is_pending());
+    clock.advance(Duration::from_micros(999));
+    assert!(futures::poll!(waiting.as_mut()).is_pending());
+    clock.advance(Duration::from_micros(1));
+    with_deadline(waiting).await.unwrap();
+    assert_eq!(recorder.last_ts(), 1_002_001);
+}
+
+#[tokio::test]
+async fn a_turn_whose_text_the_writer_does_not_take_waits() {
+    let bench = Fixture::system();
+    let channel = bench.open_log("t");
+    let recorder = begin_turn(&channel).await;
+    let hold = WriterPause::pause_writer(&bench.brain).await;
+    let megabyte = "x".repeat(1024 * 1024 + 1);
+    recorder.emit(text_delta(&megabyte)).await.unwrap();
+    // Neither a delta that could be merged nor another event goes on.
+    let mut delta = std::pin::pin!(recorder.emit(text_delta("y")));
+    assert!(futures::poll!(delta.as_mut()).is_pending());
+    hold.release();
+    with_deadline(delta).await.unwrap();
+    with_deadline(recorder.commit(ending_commit())).await.unwrap();
+    let seen = read_all(channel.read(0, Follow::Task)).await;
+    assert_eq!(rendered_text(&seen, true), megabyte + "y");
+}
+
+#[tokio::test]
+async fn a_silent_stream_beats_every_fifteen_seconds_and_stores_nothing_of_it() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_000_000)));
+    let bench = Fixture::new(clock.clone());
+    let channel = bench.open_log("t");
+    let recorder = begin_turn(&channel).await;
+    let mut reader = channel.read(0, Follow::Turn(recorder.turn_id()));
+    let started = next_events(&mut reader).await.unwrap();
+    for _ in 0..2 {
+        let mut next = std::pin::pin!(reader.next());
+        assert!(futures::poll!(next.as_mut()).is_pending());
+        clock.advance(Duration::from_millis(14_999));
+        assert!(futures::poll!(next.as_mut()).is_pending());
+        clock.advance(Duration::from_millis(1));
+        let beat = parse_sse(&with_deadline(next).await.unwrap().unwrap());
+        assert_eq!(beat.len(), 1);
+        assert_eq!((beat[0].id, beat[0].kind.as_str(), beat[0].ts()), (None, "heartbeat", started[0].ts()));
+    }
+    with_deadline(recorder.commit(ending_commit())).await.unwrap();
+    assert_eq!(read_all(reader).await.len(), 1);
+    assert_eq!(bench.stored_events(&channel).len(), 2);
+}
+
+#[tokio::test]
+async fn readers_end_where_they_were_told_to() {
+    let bench = Fixture::system();
+    let channel = bench.open_log("t");
+    let first = begin_turn(&channel).await;
+    let of_first = channel.read(0, Follow::Turn(first.turn_id()));
+    with_deadline(first.commit(ending_commit())).await.unwrap();
+    drop(first);
+    let second = begin_turn(&channel).await;
+    assert_eq!(read_all(of_first).await.len(), 2);
+    // A turn that is gone without an end frees the channel and ends its readers; the next one goes on.
+    let mut of_second = channel.read(0, Follow::Task);
+    assert_eq!(next_events(&mut of_second).await.unwrap().len(), 3);
+    assert!(matches!(channel.begin_turn(TurnId::new()), Err(Busy)));
+    drop(second);
+    assert_eq!(next_events(&mut of_second).await, None);
+    drop(begin_turn(&channel).await);
+}
+
+#[tokio::test]
+async fn a_task_has_one_channel_and_goes_on_above_its_last_event() {
+    let bench = Fixture::system();
+    let channel = bench.open_log("t");
+    assert!(Arc::ptr_eq(&channel, &bench.open_log("t")));
+    assert!(bench.channels.open_existing(&task_id("other")).unwrap().is_none());
+    let recorder = begin_turn(&channel).await;
+    // Far ahead of real time, and still the next channel's events come after these.
+    for index in 0..1_500 {
+        recorder.emit(block_stop(index)).await.unwrap();
+    }
+    with_deadline(recorder.commit(ending_commit())).await.unwrap();
+    let last_ts = recorder.last_ts();
+    drop((recorder, channel));
+    let channel = with_deadline(async {
+        loop {
+            // The writer may hold on to the old one for a moment.
+            match bench.channels.open.lock().unwrap().get(&task_id("t")).and_then(Weak::upgrade) {
+                Some(old) => drop(old),
+                None => break,
+            }
+            tokio::task::yield_now().await;
+        }
+        bench.channels.open_existing(&task_id("t")).unwrap().unwrap()
+    })
+    .await;
+    let recorder = begin_turn(&channel).await;
+    assert!(recorder.last_ts() > last_ts);
+    let stored = bench.stored_events(&channel);
+    assert_eq!(check_reading(&read_all_stopped(&channel, recorder).await, &stored), Ok(()));
+}
+
+/// What a reader from the beginning sees once `recorder` is gone.
+async fn read_all_stopped(channel: &Arc<TaskEventLog>, recorder: Recorder) -> Vec<SseEvent> {
+    drop(recorder);
+    read_all(channel.read(0, Follow::Task)).await
+}

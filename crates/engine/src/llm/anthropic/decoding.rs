@@ -1,0 +1,455 @@
+//! How an answer of Anthropic Messages is read (<https://platform.claude.com/docs/en/build-with-claude/streaming>).
+
+use std::collections::VecDeque;
+
+use contract::CallId;
+use contract::event::BlockType;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use crate::llm::http::{
+    Decoder, RawFinishReason, ReceivedBytes, TokenCount, index_field, malformed_event, missing_finish_reason,
+    none_if_malformed, optional_field, parse_untyped, require_field,
+};
+use crate::llm::{
+    Answer, Block, FinishReason, ModelError, StreamEvent, TRUNCATED_CALL_MESSAGE, TokenUsage, ToolUse,
+    classify, parse_tool_input,
+};
+
+/// An event of the stream, with the fields of all its types: an enum that is told apart by a field would be read twice,
+/// and its delta four times. What few of them have is boxed, for each is moved about while it is read.
+#[derive(Default, Deserialize)]
+struct WireEvent {
+    #[serde(rename = "type")]
+    kind: EventKind,
+    /// Which block it is of.
+    index: Option<u64>,
+    message: Option<Box<MessageStart>>,
+    content_block: Option<Box<ContentBlock>>,
+    delta: Option<Delta>,
+    #[serde(default, deserialize_with = "none_if_malformed")]
+    usage: Option<Box<Usage>>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum EventKind {
+    MessageStart,
+    ContentBlockStart,
+    ContentBlockDelta,
+    ContentBlockStop,
+    MessageDelta,
+    MessageStop,
+    Error,
+    #[default]
+    #[serde(other)]
+    Other,
+}
+
+impl EventKind {
+    const fn is_block_event(self) -> bool {
+        matches!(self, Self::ContentBlockStart | Self::ContentBlockDelta | Self::ContentBlockStop)
+    }
+}
+
+#[derive(Deserialize)]
+struct MessageStart {
+    #[serde(default, deserialize_with = "none_if_malformed")]
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ContentBlock {
+    Text {
+        text: Option<String>,
+    },
+    Thinking {
+        thinking: Option<String>,
+        signature: Option<String>,
+    },
+    RedactedThinking {
+        data: String,
+    },
+    ToolUse {
+        id: String,
+        name: String,
+        /// Empty where the input is streamed.
+        #[serde(default)]
+        input: Value,
+    },
+    #[serde(other)]
+    Other,
+}
+
+/// More of the open block or, in a `message_delta`, of the message.
+#[derive(Deserialize)]
+struct Delta {
+    #[serde(rename = "type")]
+    kind: Option<DeltaKind>,
+    #[serde(default, deserialize_with = "empty_if_null")]
+    text: Option<String>,
+    #[serde(default, deserialize_with = "empty_if_null")]
+    thinking: Option<String>,
+    signature: Option<String>,
+    #[serde(default, deserialize_with = "empty_if_null")]
+    partial_json: Option<String>,
+    stop_reason: Option<String>,
+}
+
+/// More of a text: vLLM may write that there is nothing more as `null`.
+fn empty_if_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    Option::deserialize(from).map(|more: Option<String>| Some(more.unwrap_or_default()))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+enum DeltaKind {
+    #[serde(rename = "text_delta")]
+    Text,
+    #[serde(rename = "thinking_delta")]
+    Thinking,
+    #[serde(rename = "signature_delta")]
+    Signature,
+    #[serde(rename = "input_json_delta")]
+    InputJson,
+    #[serde(other)]
+    Other,
+}
+
+/// Counts are cumulative, and each may be absent.
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct Usage {
+    input_tokens: TokenCount,
+    output_tokens: TokenCount,
+    cache_read_input_tokens: TokenCount,
+    cache_creation_input_tokens: TokenCount,
+    #[serde(deserialize_with = "none_if_malformed")]
+    output_tokens_details: Option<OutputDetails>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct OutputDetails {
+    thinking_tokens: TokenCount,
+}
+
+/// A block, with what has come of it.
+struct PartialBlock {
+    /// Its number; absent of some compatible servers.
+    index: Option<u64>,
+    content: BlockContent,
+    is_complete: bool,
+}
+
+enum BlockContent {
+    Text(String),
+    Thinking { thinking: String, signature: String },
+    Redacted(String),
+    Tool { id: String, name: String, initial_input: Value, input: String },
+    Ignored,
+}
+
+impl BlockContent {
+    /// What it is shown as; none if it is not.
+    const fn block_type(&self) -> Option<BlockType> {
+        match self {
+            Self::Text(_) => Some(BlockType::Text),
+            Self::Thinking { .. } => Some(BlockType::Thinking),
+            Self::Tool { .. } => Some(BlockType::ToolUse),
+            Self::Redacted(_) | Self::Ignored => None,
+        }
+    }
+
+    /// Whether it is a call, and the same as `other`.
+    fn is_same_call(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tool { id, name, .. }, Self::Tool { id: other, name: others, .. }) => {
+                !id.is_empty() && (id, name) == (other, others)
+            }
+            _ => false,
+        }
+    }
+
+    /// The block; none if it is nothing to us.
+    fn into_block(self, is_reduced: bool) -> Option<Block> {
+        Some(match self {
+            Self::Text(text) => Block::Text { text, signature: None },
+            Self::Thinking { thinking, signature } => Block::Thinking {
+                thinking,
+                signature: Some(signature).filter(|signature| !signature.is_empty()),
+            },
+            Self::Redacted(data) => Block::RedactedThinking { data },
+            Self::Tool { id: provider_id, name, initial_input: whole, input } => {
+                // Servers that do not stream a call's input give it at once.
+                let whole = if whole.is_null() { String::new() } else { whole.to_string() };
+                let (input, broken) = parse_tool_input(if input.trim().is_empty() { &whole } else { &input });
+                let broken = broken.or_else(|| is_reduced.then(|| TRUNCATED_CALL_MESSAGE.to_owned()));
+                Block::ToolUse(ToolUse {
+                    call_id: CallId::new(),
+                    provider_id,
+                    name,
+                    input,
+                    signature: None,
+                    broken,
+                })
+            }
+            Self::Ignored => return None,
+        })
+    }
+}
+
+/// The vendor ends a block before it begins the next. Compatible servers may leave out ends, or give the calls of a
+/// model mixed, as they were told of them: what comes belongs to the block of its index, and a block that is shown as
+/// open is shown as ended where another goes on.
+#[derive(Default)]
+pub(super) struct AnthropicDecoder {
+    /// In the order in which they began.
+    blocks: Vec<PartialBlock>,
+    /// The place of the block that is shown as open.
+    open_block: Option<usize>,
+    usage: Usage,
+    finish_reason: RawFinishReason,
+    received: ReceivedBytes,
+}
+
+impl Decoder for AnthropicDecoder {
+    fn decode_event(&mut self, data: &str, parts: &mut VecDeque<StreamEvent>) -> Result<(), ModelError> {
+        let WireEvent { kind, index, message, content_block, delta, usage } = WireEvent::parse(data)?;
+        match kind {
+            // Whoever asked once more behind our back may tell both answers: a call would come twice.
+            EventKind::MessageStart if !self.blocks.is_empty() => {
+                return Err(malformed_event(&"the answer begins again"));
+            }
+            EventKind::MessageStart => {
+                // The output count at the start is a placeholder. If the stream breaks off, an estimate of what came
+                // is closer to what the vendor bills.
+                let usage = message.and_then(|message| message.usage);
+                self.merge_usage(usage.map(|usage| Usage { output_tokens: TokenCount::default(), ..usage }));
+            }
+            EventKind::ContentBlockStart => {
+                self.received.add_block(data.len());
+                self.start_block(index, *require_field(content_block, "content_block")?, parts);
+            }
+            EventKind::ContentBlockDelta => self.apply_delta(index, require_field(delta, "delta")?, parts)?,
+            EventKind::ContentBlockStop => self.stop_block(index, parts),
+            EventKind::MessageDelta => {
+                self.merge_usage(usage.as_deref().copied());
+                self.finish_reason.record(require_field(delta, "delta")?.stop_reason);
+            }
+            EventKind::MessageStop => {
+                self.emit_block_stop(parts);
+                let answer = self.take_answer(self.finish_reason.parse()?.ok_or_else(missing_finish_reason)?);
+                parts.push_back(StreamEvent::Done(answer));
+            }
+            EventKind::Error => {
+                return Err(classify::classify_stream_error(&serde_json::from_str(data).unwrap_or_default()));
+            }
+            EventKind::Other => {}
+        }
+        Ok(())
+    }
+
+    fn usage(&self) -> TokenUsage {
+        self.usage.tokens()
+    }
+
+    fn received(&self) -> ReceivedBytes {
+        self.received
+    }
+}
+
+impl WireEvent {
+    /// Reads an event. A field that is not of its form is missed only if the type of the event needs it; one of a type
+    /// that is not listed, which the vendor may add at any time, may have any form, and so may a delta.
+    fn parse(data: &str) -> Result<Self, ModelError> {
+        serde_json::from_str(data).or_else(|fault| {
+            let event = parse_untyped(data, &fault)?;
+            let kind = optional_field(&event, "type").ok_or_else(|| malformed_event(&fault))?;
+            let delta_kind = event.get("delta").and_then(|delta| optional_field(delta, "type"));
+            let is_delta_of_other_type =
+                kind == EventKind::ContentBlockDelta && delta_kind == Some(DeltaKind::Other);
+            if kind == EventKind::Other || is_delta_of_other_type {
+                return Ok(Self::default());
+            }
+            Ok(Self {
+                kind,
+                index: if kind.is_block_event() { index_field(&event, "index")? } else { None },
+                message: optional_field(&event, "message"),
+                content_block: optional_field(&event, "content_block"),
+                delta: optional_field(&event, "delta"),
+                usage: optional_field(&event, "usage"),
+            })
+        })
+    }
+}
+
+impl Usage {
+    fn tokens(self) -> TokenUsage {
+        let (read, write) =
+            (self.cache_read_input_tokens.tokens(), self.cache_creation_input_tokens.tokens());
+        TokenUsage {
+            estimated: false,
+            // The vendor counts cached parts of the prompt beside `input_tokens`, not in it.
+            input: self.input_tokens.tokens().saturating_add(read).saturating_add(write),
+            output: self.output_tokens.tokens(),
+            cache_read: read,
+            cache_write: write,
+            reasoning: self.output_tokens_details.unwrap_or_default().thinking_tokens.tokens(),
+        }
+    }
+}
+
+impl AnthropicDecoder {
+    fn merge_usage(&mut self, usage: Option<Usage>) {
+        let Some(usage) = usage else { return };
+        let ours = &mut self.usage;
+        ours.input_tokens = usage.input_tokens.or(ours.input_tokens);
+        ours.output_tokens = usage.output_tokens.or(ours.output_tokens);
+        ours.cache_read_input_tokens = usage.cache_read_input_tokens.or(ours.cache_read_input_tokens);
+        ours.cache_creation_input_tokens =
+            usage.cache_creation_input_tokens.or(ours.cache_creation_input_tokens);
+        ours.output_tokens_details = usage.output_tokens_details.or(ours.output_tokens_details);
+    }
+
+    fn start_block(&mut self, index: Option<u64>, block: ContentBlock, parts: &mut VecDeque<StreamEvent>) {
+        let (content, first) = match block {
+            ContentBlock::Text { text } => (BlockContent::Text(text.clone().unwrap_or_default()), text),
+            ContentBlock::Thinking { thinking, signature } => {
+                let signature = signature.unwrap_or_default();
+                (
+                    BlockContent::Thinking { thinking: thinking.clone().unwrap_or_default(), signature },
+                    thinking,
+                )
+            }
+            ContentBlock::RedactedThinking { data } => (BlockContent::Redacted(data), None),
+            ContentBlock::ToolUse { id, name, input: whole } => {
+                (BlockContent::Tool { id, name, initial_input: whole, input: String::new() }, None)
+            }
+            ContentBlock::Other => (BlockContent::Ignored, None),
+        };
+        let block_type = content.block_type();
+        if let Some(before) = self.blocks.iter_mut().rfind(|block| block.index == index) {
+            // llama.cpp begins a call again before the last of its input. One that is whole is not made twice.
+            if content.is_same_call(&before.content) {
+                return;
+            }
+            // Two others of one index follow each other.
+            before.is_complete = true;
+        }
+        self.blocks.push(PartialBlock { index, content, is_complete: false });
+        self.emit_block_start(self.blocks.len() - 1, block_type, parts);
+        parts.extend(first.filter(|first| !first.is_empty()).map(StreamEvent::Delta));
+    }
+
+    /// The place of the block of an index. Where either has none, the last is meant, unless it has ended.
+    fn find_block(&self, index: Option<u64>) -> Option<usize> {
+        let known = self.blocks.iter().rposition(|block| block.index == index && index.is_some());
+        known.or_else(|| {
+            let last = self.blocks.last()?;
+            let may_be_meant = !last.is_complete && (index.is_none() || last.index.is_none());
+            may_be_meant.then(|| self.blocks.len() - 1)
+        })
+    }
+
+    fn apply_delta(
+        &mut self,
+        index: Option<u64>,
+        delta: Delta,
+        parts: &mut VecDeque<StreamEvent>,
+    ) -> Result<(), ModelError> {
+        let kind = require_field(delta.kind, "type")?;
+        let (more, name) = match kind {
+            DeltaKind::Text => (delta.text, "text"),
+            DeltaKind::Thinking => (delta.thinking, "thinking"),
+            DeltaKind::Signature => (delta.signature, "signature"),
+            DeltaKind::InputJson => (delta.partial_json, "partial_json"),
+            DeltaKind::Other => return Ok(()),
+        };
+        let more = require_field(more, name)?;
+        if more.is_empty() {
+            return Ok(());
+        }
+        let block = self.find_block(index).and_then(|at| Some((at, self.blocks.get_mut(at)?)));
+        let (at, is_whole, content) =
+            block.map_or((0, false, None), |(at, block)| (at, block.is_complete, Some(&mut block.content)));
+        let block_type = content.as_ref().and_then(|content| content.block_type());
+        let (all, is_shown) = match (kind, content) {
+            (_, Some(BlockContent::Ignored)) => return Ok(()),
+            (DeltaKind::Text, Some(BlockContent::Text(all)))
+            | (DeltaKind::Thinking, Some(BlockContent::Thinking { thinking: all, .. })) => (all, true),
+            // `LiteLLM` tells it with the block's beginning and once more.
+            (DeltaKind::Signature, Some(BlockContent::Thinking { signature, .. })) if *signature == more => {
+                return Ok(());
+            }
+            (DeltaKind::Signature, Some(BlockContent::Thinking { signature: all, .. })) => (all, false),
+            // Of a call that has ended there is no more: it would be another's.
+            (DeltaKind::InputJson, Some(BlockContent::Tool { input: all, .. })) if !is_whole => (all, false),
+            // Some servers that translate go on with another kind in the block that is open, or begin none.
+            (DeltaKind::Text, _) => {
+                self.received.add_block(more.len());
+                self.start_block(index, ContentBlock::Text { text: Some(more) }, parts);
+                return Ok(());
+            }
+            (DeltaKind::Thinking, _) => {
+                self.received.add_block(more.len());
+                let block = ContentBlock::Thinking { thinking: Some(more), signature: None };
+                self.start_block(index, block, parts);
+                return Ok(());
+            }
+            _ => return Err(malformed_event(&format!("`{name}` for a block that takes none"))),
+        };
+        all.push_str(&more);
+        self.received.add(more.len());
+        if is_shown {
+            self.emit_block_start(at, block_type, parts);
+            parts.push_back(StreamEvent::Delta(more));
+        }
+        Ok(())
+    }
+
+    fn stop_block(&mut self, index: Option<u64>, parts: &mut VecDeque<StreamEvent>) {
+        let place = self.find_block(index);
+        if let Some(block) = place.and_then(|at| self.blocks.get_mut(at)) {
+            block.is_complete = true;
+        }
+        if place.is_some() && self.open_block == place {
+            self.emit_block_stop(parts);
+        }
+    }
+
+    /// Shows a block as the one that is open.
+    fn emit_block_start(
+        &mut self,
+        at: usize,
+        block_type: Option<BlockType>,
+        parts: &mut VecDeque<StreamEvent>,
+    ) {
+        if self.open_block != Some(at) {
+            self.emit_block_stop(parts);
+            self.open_block = block_type.is_some().then_some(at);
+            parts.extend(block_type.map(StreamEvent::BlockStart));
+        }
+    }
+
+    fn emit_block_stop(&mut self, parts: &mut VecDeque<StreamEvent>) {
+        parts.extend(self.open_block.take().map(|_| StreamEvent::BlockStop));
+    }
+
+    fn take_answer(&mut self, stop: FinishReason) -> Answer {
+        let is_reduced = stop != FinishReason::Done;
+        let coming = std::mem::take(&mut self.blocks);
+        let last = coming.len().saturating_sub(1);
+        // A call that was under way when the answer was cut off, or by chance just whole.
+        let block = |(at, block): (usize, PartialBlock)| {
+            let is_reduced = is_reduced && (at == last || !block.is_complete);
+            block.content.into_block(is_reduced)
+        };
+        let blocks = coming.into_iter().enumerate().filter_map(block).collect();
+        Answer { blocks, usage: self.usage(), stop }
+    }
+}
+
+#[cfg(test)]
+#[path = "decoding_tests.rs"]
+mod tests;

@@ -1,0 +1,130 @@
+//! The blocks of an answer in the making, for protocols whose streams do not mark them: one begins where the kind
+//! changes.
+//!
+//! What is kept may be cut finer than what is shown: a text that the provider signed stays apart from what stands
+//! beside it, for the provider wants each back as it was, while a person sees one text.
+
+use std::collections::VecDeque;
+
+use contract::CallId;
+use contract::event::BlockType;
+use serde_json::{Map, Value};
+
+use super::http::ReceivedBytes;
+use super::{Block, FinishReason, StreamEvent, ToolUse};
+
+/// A call that came whole. One without an id gets ours, by which its result is found.
+pub(super) fn complete_tool_use(
+    id: Option<String>,
+    name: String,
+    input: Option<Value>,
+    signature: Option<String>,
+) -> ToolUse {
+    let (input, broken) = match input {
+        None | Some(Value::Null) => (Value::Object(Map::new()), None),
+        Some(input) => super::parse_tool_input(&input.to_string()),
+    };
+    let call_id = CallId::new();
+    let provider_id = id.filter(|id| !id.is_empty()).unwrap_or_else(|| call_id.to_string());
+    ToolUse { call_id, provider_id, name, input, signature, broken }
+}
+
+/// The id that a provider gave a call, if it did.
+pub(super) fn provider_call_id(call: &ToolUse) -> Option<&str> {
+    Some(call.provider_id.as_str()).filter(|id| *id != call.call_id.to_string())
+}
+
+/// What a model writes apart from calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TextKind {
+    /// Output text.
+    Text,
+    /// Reasoning.
+    Thinking,
+}
+
+/// The blocks so far.
+#[derive(Debug, Default)]
+pub(super) struct BlockBuilder {
+    blocks: Vec<Block>,
+    /// The block that is shown as open.
+    open: Option<TextKind>,
+    received: ReceivedBytes,
+}
+
+impl BlockBuilder {
+    /// How much of the answer has come.
+    pub(super) const fn received(&self) -> ReceivedBytes {
+        self.received
+    }
+
+    /// Adds what the model wrote, which continues the block before if that is of its kind and neither is signed.
+    pub(super) fn append(
+        &mut self,
+        prose: TextKind,
+        text: String,
+        signature: Option<String>,
+        parts: &mut VecDeque<StreamEvent>,
+    ) {
+        if !text.is_empty() {
+            self.open_block(prose, parts);
+            parts.push_back(StreamEvent::Delta(text.clone()));
+        } else if signature.is_none() {
+            return;
+        }
+        let bytes = text.len() + signature.as_ref().map_or(0, String::len);
+        match (prose, self.blocks.last_mut()) {
+            (TextKind::Text, Some(Block::Text { text: before, signature: None }))
+            | (TextKind::Thinking, Some(Block::Thinking { thinking: before, signature: None }))
+                if signature.is_none() =>
+            {
+                before.push_str(&text);
+                return self.received.add(bytes);
+            }
+            (TextKind::Text, _) => self.blocks.push(Block::Text { text, signature }),
+            (TextKind::Thinking, _) => self.blocks.push(Block::Thinking { thinking: text, signature }),
+        }
+        self.received.add_block(bytes);
+    }
+
+    /// Adds a call, which always comes whole.
+    pub(super) fn push_call(&mut self, call: ToolUse, parts: &mut VecDeque<StreamEvent>) {
+        self.close_block(parts);
+        parts.extend([StreamEvent::BlockStart(BlockType::ToolUse), StreamEvent::BlockStop]);
+        let signature = call.signature.as_ref().map_or(0, String::len);
+        let bytes = call.input.to_string().len() + call.name.len() + call.provider_id.len() + signature;
+        self.received.add_block(bytes);
+        self.blocks.push(Block::ToolUse(call));
+    }
+
+    /// Ends the open block and gives all of them. Where the answer did not end well, a call at their end was perhaps not
+    /// whole.
+    pub(super) fn finish(&mut self, stop: FinishReason, parts: &mut VecDeque<StreamEvent>) -> Vec<Block> {
+        self.close_block(parts);
+        let mut blocks = std::mem::take(&mut self.blocks);
+        if stop != FinishReason::Done
+            && let Some(Block::ToolUse(last)) = blocks.last_mut()
+        {
+            last.broken.get_or_insert_with(|| super::TRUNCATED_CALL_MESSAGE.into());
+        }
+        blocks
+    }
+
+    fn open_block(&mut self, prose: TextKind, parts: &mut VecDeque<StreamEvent>) {
+        if self.open == Some(prose) {
+            return;
+        }
+        self.close_block(parts);
+        self.open = Some(prose);
+        parts.push_back(StreamEvent::BlockStart(match prose {
+            TextKind::Text => BlockType::Text,
+            TextKind::Thinking => BlockType::Thinking,
+        }));
+    }
+
+    fn close_block(&mut self, parts: &mut VecDeque<StreamEvent>) {
+        if self.open.take().is_some() {
+            parts.push_back(StreamEvent::BlockStop);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Feeds recorded streams to a decoder, cut into pieces as a network would.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::executor::block_on;
+
+use super::http::{DecodedStream, Decoder};
+use super::{Answer, Block, ModelError, StreamEvent};
+
+/// What `decoder` makes of `pieces`, all of which are there at once.
+fn decode<D: Decoder>(pieces: Vec<Bytes>, decoder: D) -> Vec<Result<StreamEvent, ModelError>> {
+    let pieces = futures::stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
+    block_on(DecodedStream::new(pieces, decoder, None).collect())
+}
+
+/// What a stream says, after making sure that it says the same however it is cut: whole, byte by byte, and in two
+/// at every place.
+pub(super) fn decode_to_lines<D: Decoder>(stream: &str, decoder: impl Fn() -> D) -> Vec<String> {
+    let whole = Bytes::from(stream.to_owned());
+    let told = event_lines(decode(vec![whole.clone()], decoder()));
+    let bytes = (0..whole.len()).map(|at| whole.slice(at..=at)).collect();
+    assert_eq!(event_lines(decode(bytes, decoder())), told, "cut into bytes");
+    for at in 1..whole.len() {
+        let halves = vec![whole.slice(..at), whole.slice(at..)];
+        assert_eq!(event_lines(decode(halves, decoder())), told, "cut at {at}");
+    }
+    let lines_end_in_cr = Bytes::from(stream.replace('\n', "\r\n"));
+    assert_eq!(event_lines(decode(vec![lines_end_in_cr], decoder())), told, "with CR LF");
+    told
+}
+
+/// The answer at the end of a stream.
+pub(super) fn final_answer<D: Decoder>(stream: &str, decoder: D) -> Answer {
+    match decode(vec![Bytes::from(stream.to_owned())], decoder).pop().unwrap() {
+        Ok(StreamEvent::Done(answer)) => answer,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The error at the end of a stream.
+pub(super) fn final_error<D: Decoder>(stream: &str, decoder: D) -> ModelError {
+    match decode(vec![Bytes::from(stream.to_owned())], decoder).pop().unwrap() {
+        Err(error) => error,
+        Ok(part) => panic!("{part:?}"),
+    }
+}
+
+fn event_lines(parts: Vec<Result<StreamEvent, ModelError>>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for part in parts {
+        match part {
+            Ok(StreamEvent::BlockStart(kind)) => lines.push(format!("start {kind:?}")),
+            Ok(StreamEvent::Delta(text)) => lines.push(format!("delta {text}")),
+            Ok(StreamEvent::BlockStop) => lines.push("stop".into()),
+            Ok(StreamEvent::Done(answer)) => {
+                lines.extend(answer.blocks.iter().map(block_line));
+                lines.push(format!("{:?}", answer.usage));
+            }
+            Err(error) => lines.push(format!("{:?}: {error}", error.kind)),
+        }
+    }
+    lines
+}
+
+fn block_line(block: &Block) -> String {
+    match block {
+        Block::Text { text, .. } => format!("text {text}"),
+        Block::Thinking { thinking, signature } => format!("thinking {thinking} {signature:?}"),
+        Block::RedactedThinking { data } => format!("redacted {data}"),
+        Block::ToolUse(call) => {
+            format!("call {} {} {} {:?}", call.provider_id, call.name, call.input, call.broken)
+        }
+    }
+}

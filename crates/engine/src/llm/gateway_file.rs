@@ -1,0 +1,463 @@
+//! The gateway's configuration as people write it, in `gateway.json` and for `set_config`: read and checked, with all
+//! faults at once. It knows no environment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use service::env::EnvReader;
+
+use super::base_url::BaseUrl;
+use super::key_policy;
+use super::profile::{Effort, Thinking};
+use super::provider::Provider;
+use super::{Budgets, Prices, RetryPolicy};
+
+/// The most attempts that can be wished for.
+const MAX_RETRY_ATTEMPTS: u64 = 100;
+/// The longest time of further attempts that can be wished for.
+const MAX_RETRY_SECONDS: f64 = 3_600.0;
+/// The smallest budget of thinking that Anthropic's models take:
+/// <https://platform.claude.com/docs/en/build-with-claude/extended-thinking>.
+const MIN_THINKING_TOKENS: u64 = 1_024;
+
+/// A configuration whose form is right.
+#[derive(Debug, PartialEq)]
+pub(super) struct GatewayFile {
+    /// The models by their names.
+    pub(super) models: BTreeMap<String, ModelConfig>,
+    /// The name of the one that answers.
+    pub(super) default: String,
+    /// The name of the one that plans.
+    pub(super) planner: Option<String>,
+    /// The names of those that stand in, in their order.
+    pub(super) fallbacks: Vec<String>,
+    pub(super) retry: RetryPolicy,
+    pub(super) budgets: Budgets,
+}
+
+/// A model. What is absent follows from its provider and its name.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ModelConfig {
+    pub(super) provider: Provider,
+    pub(super) model: String,
+    pub(super) base_url: Option<BaseUrl>,
+    pub(super) key: KeySource,
+    pub(super) api: OpenAiApi,
+    pub(super) context_window: u64,
+    pub(super) max_output: u64,
+    pub(super) thinking: Thinking,
+    pub(super) prices: Option<Prices>,
+}
+
+/// Which key a model is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum KeySource {
+    /// Its provider's.
+    Default,
+    /// The one in this variable.
+    Variable(String),
+    /// None.
+    None,
+}
+
+/// Which of OpenAI's protocols a model speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpenAiApi {
+    /// Chat Completions.
+    Chat,
+    /// Responses.
+    Responses,
+}
+
+/// Reads a configuration; none if a fault was met. `root` stands before the path of each fault.
+pub(super) fn parse(root: &str, value: &Value, reader: &mut EnvReader<'_>) -> Option<GatewayFile> {
+    const FIELDS: [&str; 6] = ["models", "default", "planner", "fallbacks", "retry", "budgets"];
+    let whole = ConfigObject::parse(reader, root.to_owned(), value)?;
+    whole.reject_unknown_fields(reader, &FIELDS);
+    let models = parse_models(&whole, reader);
+    let names: Vec<String> =
+        whole.child_object(reader, "models", false).map(|models| models.field_names()).unwrap_or_default();
+    let default = whole.required(reader, "default", &one_of(&names), |value| known_model_name(value, &names));
+    let planner = whole.optional(reader, "planner", &one_of(&names), |value| known_model_name(value, &names));
+    let fallbacks = parse_fallbacks(&whole, reader, &names);
+    let retry = parse_retry(&whole, reader);
+    let budgets = parse_budgets(&whole, reader);
+    Some(GatewayFile { models: models?, default: default?, planner, fallbacks, retry, budgets })
+}
+
+fn one_of(names: &[String]) -> String {
+    // Each name that is not among them gets this text, so it must not grow with their number.
+    const MAX_NAMES_CHARS: usize = 200;
+    let all = names.join(", ");
+    let shown: String = all.chars().take(MAX_NAMES_CHARS).collect();
+    let more = if shown.len() < all.len() { "…" } else { "" };
+    format!("the name of one of `models` ({shown}{more})")
+}
+
+fn known_model_name(value: &Value, names: &[String]) -> Option<String> {
+    value.as_str().map(str::to_owned).filter(|name| names.contains(name))
+}
+
+fn parse_models(
+    whole: &ConfigObject<'_>,
+    reader: &mut EnvReader<'_>,
+) -> Option<BTreeMap<String, ModelConfig>> {
+    let models = whole.child_object(reader, "models", true)?;
+    if models.fields.is_empty() {
+        reader.add_error(&models.path, Some("{}".into()), "an object of at least one model, by its name");
+    }
+    let entries = models.fields.iter().filter_map(|(name, value)| {
+        let model = ConfigObject::parse(reader, models.path_of(name), value)?;
+        Some((name.clone(), parse_model(&model, reader)?))
+    });
+    Some(entries.collect())
+}
+
+fn parse_model(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<ModelConfig> {
+    const FIELDS: [&str; 9] = [
+        "provider",
+        "model",
+        "base_url",
+        "api_key_env",
+        "api",
+        "context_window",
+        "max_output",
+        "thinking",
+        "prices",
+    ];
+    model.reject_unknown_fields(reader, &FIELDS);
+    let provider =
+        model.required(reader, "provider", Provider::NAMES, |value| Provider::from_name(value.as_str()?));
+    let name = model.required(reader, "model", "the vendor's name of the model", non_blank_text);
+    // It becomes a part of the address, and may not lead elsewhere than the address that the key is for.
+    let name = match provider {
+        Some(Provider::Gemini) if name.as_deref().is_some_and(|name| !is_relative_path(name)) => model
+            .required(reader, "model", "letters, digits, `.`, `_`, `-`, and `/` between them", |_| {
+                None::<String>
+            }),
+        _ => name,
+    };
+    let window = model.required(reader, "context_window", "a whole number of tokens above zero", parse_count);
+    let base = parse_base_url(model, reader, provider);
+    let key = model.optional_secret(
+        reader,
+        "api_key_env",
+        "`none`, or the name of a variable that ends in _API_KEY",
+        parse_key,
+    );
+    if provider == Some(Provider::Scripted) {
+        model.reject_field(reader, "base_url", "absent: the offline provider is nowhere");
+        model.reject_field(reader, "api_key_env", "absent: the offline provider takes no key");
+    }
+    let api = parse_api(model, reader, provider);
+    let prices = parse_prices(model, reader);
+    let (provider, name, context_window) = (provider?, name?, window?);
+    let max_output = parse_max_output(model, reader, provider.limits(&name).max_output, context_window);
+    let thinking = parse_thinking(model, reader, provider, max_output)
+        .unwrap_or_else(|| clamp_thinking(provider.thinking(&name), max_output));
+    let key = key.unwrap_or(KeySource::Default);
+    Some(ModelConfig {
+        provider,
+        model: name,
+        base_url: base,
+        key,
+        api,
+        context_window,
+        max_output,
+        thinking,
+        prices,
+    })
+}
+
+fn parse_base_url(
+    model: &ConfigObject<'_>,
+    reader: &mut EnvReader<'_>,
+    provider: Option<Provider>,
+) -> Option<BaseUrl> {
+    let base =
+        model.optional_secret(reader, "base_url", BaseUrl::EXPECTED, |value| BaseUrl::parse(value.as_str()?));
+    if provider == Some(Provider::OpenAiCompatible) && model.get("base_url").is_none() {
+        reader.add_error(&model.path_of("base_url"), None, BaseUrl::EXPECTED);
+    }
+    base
+}
+
+fn parse_key(value: &Value) -> Option<KeySource> {
+    match value.as_str()? {
+        "none" => Some(KeySource::None),
+        name => key_policy::is_key_variable(name).then(|| KeySource::Variable(name.to_owned())),
+    }
+}
+
+fn parse_api(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>, provider: Option<Provider>) -> OpenAiApi {
+    let api = model.optional(reader, "api", "chat or responses", |value| match value.as_str()? {
+        "chat" => Some(OpenAiApi::Chat),
+        "responses" => Some(OpenAiApi::Responses),
+        _ => None,
+    });
+    if provider.is_some_and(|provider| provider != Provider::OpenAi) {
+        model.reject_field(reader, "api", "absent: only the provider openai has a choice");
+    }
+    api.unwrap_or(OpenAiApi::Chat)
+}
+
+/// The most tokens of an answer. Where nothing is said it leaves at least half of the window to the prompt.
+fn parse_max_output(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>, primary: u64, window: u64) -> u64 {
+    let must_be = "a whole number of tokens above zero, less than `context_window`";
+    let wished = model.optional(reader, "max_output", must_be, |value| {
+        parse_count(value).filter(|tokens| *tokens < window)
+    });
+    wished.unwrap_or_else(|| primary.min(window / 2).max(1))
+}
+
+fn parse_thinking(
+    model: &ConfigObject<'_>,
+    reader: &mut EnvReader<'_>,
+    provider: Provider,
+    max_output: u64,
+) -> Option<Thinking> {
+    let must_be = format!(
+        "off, adaptive, effort, {{\"adaptive\": EFFORT}}, {{\"effort\": EFFORT}} or {{\"budget_tokens\": NUMBER}}: EFFORT is \
+         low, medium, high, xhigh or max, NUMBER from {MIN_THINKING_TOKENS} to less than `max_output`"
+    );
+    if provider == Provider::Scripted {
+        model.reject_field(reader, "thinking", "absent: the offline provider thinks as its script says");
+    }
+    model.optional(reader, "thinking", &must_be, |value| match value {
+        Value::String(name) => match name.as_str() {
+            "off" => Some(Thinking::Off),
+            "adaptive" => Some(Thinking::Adaptive(Effort::High)),
+            "effort" => Some(Thinking::Effort(Effort::High)),
+            _ => None,
+        },
+        Value::Object(fields) if fields.len() == 1 => {
+            let effort = |value: &Value| serde_json::from_value(value.clone()).ok();
+            let budget = |tokens: &u64| (MIN_THINKING_TOKENS..max_output).contains(tokens);
+            match fields.iter().next()? {
+                (field, value) if field == "adaptive" => effort(value).map(Thinking::Adaptive),
+                (field, value) if field == "effort" => effort(value).map(Thinking::Effort),
+                (field, value) if field == "budget_tokens" => {
+                    parse_count(value).filter(budget).map(Thinking::Budget)
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    })
+}
+
+/// A budget of thinking is part of the answer's tokens, so it must be less.
+fn clamp_thinking(primary: Thinking, max_output: u64) -> Thinking {
+    match primary {
+        Thinking::Budget(tokens) if tokens < max_output => primary,
+        Thinking::Budget(_) if max_output / 2 >= MIN_THINKING_TOKENS => Thinking::Budget(max_output / 2),
+        Thinking::Budget(_) => Thinking::Off,
+        Thinking::Off | Thinking::Adaptive(_) | Thinking::Effort(_) => primary,
+    }
+}
+
+/// The form of `thinking` that [`parse`] reads as this.
+pub(super) fn thinking_to_json(thinking: Thinking) -> Value {
+    match thinking {
+        Thinking::Off => Value::from("off"),
+        Thinking::Budget(tokens) => serde_json::json!({"budget_tokens": tokens}),
+        Thinking::Adaptive(effort) => serde_json::json!({"adaptive": effort}),
+        Thinking::Effort(effort) => serde_json::json!({"effort": effort}),
+    }
+}
+
+/// What a model costs. Tokens without a price cost nothing; those of the cache, where they have none, as much as others of
+/// the prompt.
+fn parse_prices(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<Prices> {
+    let prices = model.child_object(reader, "prices", false)?;
+    prices.reject_unknown_fields(reader, &["input", "output", "cache_read", "cache_write"]);
+    let mut price = |field: &str| {
+        let must_be = "US dollars per million tokens: a number from 0";
+        prices.optional(reader, field, must_be, |value| value.as_f64().filter(|price| *price >= 0.0))
+    };
+    let input = price("input").unwrap_or(0.0);
+    Some(Prices {
+        input,
+        output: price("output").unwrap_or(0.0),
+        cache_read: price("cache_read").unwrap_or(input),
+        cache_write: price("cache_write").unwrap_or(input),
+    })
+}
+
+fn parse_fallbacks(whole: &ConfigObject<'_>, reader: &mut EnvReader<'_>, names: &[String]) -> Vec<String> {
+    let must_be = "a list of names of `models`";
+    let list = whole.optional(reader, "fallbacks", must_be, |value| value.as_array().cloned());
+    let mut fallbacks = Vec::new();
+    for (index, value) in list.unwrap_or_default().iter().enumerate() {
+        let fallback = known_model_name(value, names);
+        if fallback.is_none() {
+            let path = format!("{}[{index}]", whole.path_of("fallbacks"));
+            reader.add_error(&path, Some(display_value(value)), &one_of(names));
+        }
+        fallbacks.extend(fallback);
+    }
+    fallbacks
+}
+
+fn parse_retry(whole: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> RetryPolicy {
+    let primary = RetryPolicy::default();
+    let Some(retry) = whole.child_object(reader, "retry", false) else { return primary };
+    retry.reject_unknown_fields(reader, &["max_attempts", "max_seconds"]);
+    let attempts = retry.optional(reader, "max_attempts", "a whole number from 1 to 100", |value| {
+        parse_count(value)
+            .filter(|attempts| *attempts <= MAX_RETRY_ATTEMPTS)
+            .and_then(|attempts| attempts.try_into().ok())
+    });
+    let elapsed = retry.optional(reader, "max_seconds", "a number of seconds from 0 to 3600", |value| {
+        value
+            .as_f64()
+            .filter(|seconds| (0.0..=MAX_RETRY_SECONDS).contains(seconds))
+            .map(Duration::from_secs_f64)
+    });
+    RetryPolicy {
+        max_attempts: attempts.unwrap_or(primary.max_attempts),
+        max_elapsed: elapsed.unwrap_or(primary.max_elapsed),
+    }
+}
+
+fn parse_budgets(whole: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Budgets {
+    let Some(budgets) = whole.child_object(reader, "budgets", false) else { return Budgets::default() };
+    budgets.reject_unknown_fields(reader, &["tokens_per_turn", "tokens_per_hour", "tokens_per_day"]);
+    let mut budget = |field: &str| {
+        budgets.optional(
+            reader,
+            field,
+            "a whole number of tokens above zero, or absent for no bound",
+            parse_count,
+        )
+    };
+    Budgets {
+        tokens_per_turn: budget("tokens_per_turn"),
+        tokens_per_hour: budget("tokens_per_hour"),
+        tokens_per_day: budget("tokens_per_day"),
+    }
+}
+
+/// The largest number that every JSON reader keeps exact, and SQLite too.
+const MAX_COUNT: u64 = 1 << 53;
+
+fn parse_count(value: &Value) -> Option<u64> {
+    value.as_u64().filter(|count| (1..=MAX_COUNT).contains(count))
+}
+
+/// Whether a text is a plain relative path.
+fn is_relative_path(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    text.split('/').all(|part| !part.is_empty() && !part.starts_with('.') && part.bytes().all(plain))
+}
+
+fn non_blank_text(value: &Value) -> Option<String> {
+    value.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned)
+}
+
+/// An object of the configuration, with the path that leads to it.
+struct ConfigObject<'v> {
+    path: String,
+    fields: &'v Map<String, Value>,
+}
+
+impl<'v> ConfigObject<'v> {
+    fn parse(reader: &mut EnvReader<'_>, path: String, value: &'v Value) -> Option<Self> {
+        if let Value::Object(fields) = value {
+            return Some(Self { path, fields });
+        }
+        reader.add_error(&path, Some(display_value(value)), "an object");
+        None
+    }
+
+    /// The path of a field.
+    fn path_of(&self, field: &str) -> String {
+        if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) }
+    }
+
+    fn field_names(&self) -> Vec<String> {
+        self.fields.keys().cloned().collect()
+    }
+
+    /// A field; null counts as absent.
+    fn get(&self, field: &str) -> Option<&'v Value> {
+        self.fields.get(field).filter(|value| !value.is_null())
+    }
+
+    /// A fault for each field that is not known. Its value is not shown: it may be a key in the wrong place.
+    fn reject_unknown_fields(&self, reader: &mut EnvReader<'_>, known: &[&str]) {
+        for field in self.fields.keys().filter(|field| !known.contains(&field.as_str())) {
+            let must_be = format!("one of {}", known.join(", "));
+            reader.add_error(&self.path_of(field), Some("not a field".into()), &must_be);
+        }
+    }
+
+    fn reject_field(&self, reader: &mut EnvReader<'_>, field: &str, must_be: &str) {
+        if self.get(field).is_some() {
+            reader.add_error(&self.path_of(field), Some("set".into()), must_be);
+        }
+    }
+
+    fn child_object(&self, reader: &mut EnvReader<'_>, field: &str, required: bool) -> Option<Self> {
+        let value = self.get(field);
+        if required && value.is_none() {
+            reader.add_error(&self.path_of(field), None, "an object");
+        }
+        ConfigObject::parse(reader, self.path_of(field), value?)
+    }
+
+    fn optional<T>(
+        &self,
+        reader: &mut EnvReader<'_>,
+        field: &str,
+        must_be: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.get(field)?;
+        let taken = read(value);
+        if taken.is_none() {
+            reader.add_error(&self.path_of(field), Some(display_value(value)), must_be);
+        }
+        taken
+    }
+
+    /// As [`ConfigObject::optional`], for what may hold a secret by mistake.
+    fn optional_secret<T>(
+        &self,
+        reader: &mut EnvReader<'_>,
+        field: &str,
+        must_be: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Option<T> {
+        let taken = read(self.get(field)?);
+        if taken.is_none() {
+            reader.add_error(&self.path_of(field), Some("***".into()), must_be);
+        }
+        taken
+    }
+
+    fn required<T>(
+        &self,
+        reader: &mut EnvReader<'_>,
+        field: &str,
+        must_be: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Option<T> {
+        if self.get(field).is_none() {
+            reader.add_error(&self.path_of(field), None, must_be);
+        }
+        self.optional(reader, field, must_be, read)
+    }
+}
+
+/// A value as a fault shows it.
+fn display_value(value: &Value) -> String {
+    const MAX_VALUE_CHARS: usize = 80;
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    text.chars().take(MAX_VALUE_CHARS).collect()
+}
+
+#[cfg(test)]
+#[path = "gateway_file_tests.rs"]
+mod tests;

@@ -1,0 +1,152 @@
+//! How the models are doing, kept in memory: to tell it spends neither tokens nor writes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use contract::rpc::{CacheState, CacheUse, ModelFailure, ModelState};
+
+use super::{ModelError, ModelErrorKind, TokenUsage};
+
+/// How many failures in a row make a model unwell.
+const UNHEALTHY_AFTER_FAILURES: u32 = 3;
+/// For how long new turns ask the other models first, once a model has failed for good.
+const COOL_DOWN: Duration = Duration::from_mins(1);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct HealthTracker {
+    /// By the name in the configuration.
+    models: BTreeMap<String, ModelHealth>,
+    /// By the vendor's name.
+    cache: BTreeMap<String, CacheUse>,
+}
+
+/// How a model is doing. Times are monotonic.
+#[derive(Default)]
+struct ModelHealth {
+    consecutive_failures: u32,
+    last_failure: Option<Failure>,
+    cool_down_until: Option<Duration>,
+    retry_at: Option<Duration>,
+}
+
+struct Failure {
+    kind: ModelErrorKind,
+    message: String,
+    at: Duration,
+}
+
+impl HealthTracker {
+    /// Another configuration is in force: the names may mean other models.
+    pub(super) fn reset_health(&mut self) {
+        self.models.clear();
+    }
+
+    /// A model answered.
+    pub(super) fn record_usage(&mut self, model: &str, tokens: &TokenUsage) {
+        let counts = self.cache.entry(model.to_owned()).or_default();
+        counts.calls += 1;
+        counts.input_tokens = counts.input_tokens.saturating_add(tokens.input);
+        counts.cache_read_tokens = counts.cache_read_tokens.saturating_add(tokens.cache_read);
+        counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(tokens.cache_write);
+    }
+
+    /// A call went well: one success mends everything.
+    pub(super) fn record_success(&mut self, name: &str) {
+        if let Some(condition) = self.models.get_mut(name) {
+            *condition =
+                ModelHealth { last_failure: condition.last_failure.take(), ..ModelHealth::default() };
+        }
+    }
+
+    /// A call failed.
+    pub(super) fn record_failure(&mut self, name: &str, error: &ModelError, now: Duration) {
+        use ModelErrorKind::{Auth, NoSuchModel, Quota};
+        let condition = self.models.entry(name.to_owned()).or_default();
+        condition.consecutive_failures = condition.consecutive_failures.saturating_add(1);
+        condition.last_failure = Some(Failure { kind: error.kind, message: error.message.clone(), at: now });
+        condition.retry_at = error.retry_after.map(|wish| now.saturating_add(wish));
+        // To ask again at once is of no use.
+        if matches!(error.kind, Auth | NoSuchModel | Quota) {
+            self.open_circuit(name, now);
+        }
+    }
+
+    /// A model is left alone for a while.
+    pub(super) fn open_circuit(&mut self, name: &str, now: Duration) {
+        let condition = self.models.entry(name.to_owned()).or_default();
+        condition.cool_down_until = Some(now.saturating_add(COOL_DOWN));
+    }
+
+    /// Whether the others are to be asked first.
+    pub(super) fn is_circuit_open(&self, name: &str, now: Duration) -> bool {
+        let until = self.models.get(name).and_then(|condition| condition.cool_down_until);
+        until.is_some_and(|until| until > now)
+    }
+
+    /// What is wrong with a model, if it is unwell.
+    pub(super) fn unhealthy_reason(&self, name: &str) -> Option<String> {
+        let condition =
+            self.models.get(name).filter(|it| it.consecutive_failures >= UNHEALTHY_AFTER_FAILURES)?;
+        let last = condition.last_failure.as_ref().map_or("", |last| last.message.as_str());
+        Some(format!("the last {} calls failed: {last}", condition.consecutive_failures))
+    }
+
+    /// How a model is doing.
+    pub(super) fn state(&self, name: &str, model: &str, now: Duration) -> ModelState {
+        let fresh = ModelHealth::default();
+        let condition = self.models.get(name).unwrap_or(&fresh);
+        let left = |until: Option<Duration>| {
+            until.map(|until| until.saturating_sub(now)).filter(|left| !left.is_zero())
+        };
+        ModelState {
+            name: name.to_owned(),
+            model: model.to_owned(),
+            cool_down_seconds: left(condition.cool_down_until).unwrap_or_default().as_secs_f64(),
+            retry_after_seconds: left(condition.retry_at).map(|left| left.as_secs_f64()),
+            failures_in_a_row: condition.consecutive_failures,
+            last_failure: condition.last_failure.as_ref().map(|last| ModelFailure {
+                kind: failure_kind_name(last.kind).to_owned(),
+                message: last.message.clone(),
+                seconds_ago: now.saturating_sub(last.at).as_secs_f64(),
+            }),
+        }
+    }
+
+    /// How much of the prompts the caches served.
+    pub(super) fn cache(&self) -> CacheState {
+        let mut total = CacheUse::default();
+        for counts in self.cache.values() {
+            total.calls += counts.calls;
+            total.input_tokens = total.input_tokens.saturating_add(counts.input_tokens);
+            total.cache_read_tokens = total.cache_read_tokens.saturating_add(counts.cache_read_tokens);
+            total.cache_write_tokens = total.cache_write_tokens.saturating_add(counts.cache_write_tokens);
+        }
+        let models =
+            self.cache.iter().map(|(model, counts)| (model.clone(), with_cache_share(*counts))).collect();
+        CacheState { total: with_cache_share(total), models }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share need not be exact")]
+fn with_cache_share(counts: CacheUse) -> CacheUse {
+    let share =
+        (counts.input_tokens > 0).then(|| counts.cache_read_tokens as f64 / counts.input_tokens as f64);
+    CacheUse { share, ..counts }
+}
+
+/// The kind of a failure, as `quota_state` tells it.
+const fn failure_kind_name(kind: ModelErrorKind) -> &'static str {
+    match kind {
+        ModelErrorKind::NotConfigured => "not_configured",
+        ModelErrorKind::Auth => "auth",
+        ModelErrorKind::NoSuchModel => "no_such_model",
+        ModelErrorKind::Refused => "refused",
+        ModelErrorKind::TooLong => "too_long",
+        ModelErrorKind::BrokenHistory => "broken_history",
+        ModelErrorKind::Quota => "quota",
+        ModelErrorKind::Empty => "empty",
+        ModelErrorKind::Busy => "busy",
+        ModelErrorKind::Broken => "broken",
+    }
+}

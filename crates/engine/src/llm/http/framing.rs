@@ -1,0 +1,222 @@
+//! How the body of an answer is cut into events, in whatever pieces it comes.
+//!
+//! Ours and not a library's: what a standard says to pass over, such as a field that nobody knows, must not break an
+//! answer off, and an event is read where it lies.
+
+use bytes::Bytes;
+use memchr::{memchr, memchr2};
+
+/// The longest line of a body and the longest event, in bytes. No vendor's models write that much in a whole answer; a
+/// server that does not end them must not fill the memory.
+const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
+
+/// It may stand before the first line, and says nothing.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How a provider marks where an event of its stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Framing {
+    /// Server-sent events
+    /// (<https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>).
+    Sse,
+    /// A JSON value on each line, which is the data of an event.
+    Ndjson,
+}
+
+/// Why a body cannot be read on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum FramingError {
+    #[error("a line or an event has more than {MAX_EVENT_BYTES} bytes")]
+    TooLong,
+    #[error("a line is not UTF-8")]
+    NotUtf8,
+}
+
+/// The events of a body. Only their data counts: the vendors name the type of an event in it too.
+pub(super) struct EventReader {
+    lines: LineReader,
+    event: EventBuffer,
+}
+
+impl EventReader {
+    pub(super) fn new(framing: Framing) -> Self {
+        Self { lines: LineReader::new(framing), event: EventBuffer::new(framing) }
+    }
+
+    /// Adds a piece of the body, once [`EventReader::next_event`] has no more of the one before.
+    pub(super) fn push(&mut self, piece: Bytes) {
+        self.lines.push(piece);
+    }
+
+    /// Adds the end of the body: the last event may lack its own.
+    pub(super) fn finish(&mut self) {
+        self.push(Bytes::from_static(b"\n\n"));
+    }
+
+    /// The data of the next event, never blank; none before another piece is added.
+    ///
+    /// # Errors
+    /// See [`FramingError`].
+    pub(super) fn next_event(&mut self) -> Result<Option<&str>, FramingError> {
+        self.event.clear_emitted();
+        while let Some(line) = self.lines.next_line()? {
+            if self.event.push_line(line)? {
+                return Ok(Some(&self.event.data));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The lines of a body.
+struct LineReader {
+    framing: Framing,
+    chunk: Bytes,
+    /// How much of the piece has been read.
+    position: usize,
+    /// The line that earlier pieces began.
+    partial_line: Vec<u8>,
+    /// Whether that line was given out.
+    is_partial_emitted: bool,
+    /// Whether the last line ended with CR: an LF that follows belongs to it.
+    after_cr: bool,
+}
+
+impl LineReader {
+    const fn new(framing: Framing) -> Self {
+        let piece = Bytes::new();
+        Self {
+            framing,
+            chunk: piece,
+            position: 0,
+            partial_line: Vec::new(),
+            is_partial_emitted: false,
+            after_cr: false,
+        }
+    }
+
+    fn push(&mut self, piece: Bytes) {
+        (self.chunk, self.position) = (piece, 0);
+    }
+
+    /// The next line, without its end; none where the piece has no more ends.
+    fn next_line(&mut self) -> Result<Option<&[u8]>, FramingError> {
+        if std::mem::take(&mut self.is_partial_emitted) {
+            self.partial_line.clear();
+        }
+        if let Some(first) = self.chunk.get(self.position)
+            && std::mem::take(&mut self.after_cr)
+            && *first == b'\n'
+        {
+            self.position += 1;
+        }
+        let rest = self.chunk.get(self.position..).unwrap_or_default();
+        let end = match self.framing {
+            Framing::Sse => memchr2(b'\n', b'\r', rest),
+            Framing::Ndjson => memchr(b'\n', rest),
+        };
+        let line = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+        if self.partial_line.len() + line.len() > MAX_EVENT_BYTES {
+            return Err(FramingError::TooLong);
+        }
+        let Some(end) = end else {
+            self.partial_line.extend_from_slice(line);
+            self.position = self.chunk.len();
+            return Ok(None);
+        };
+        self.after_cr = rest.get(end) == Some(&b'\r');
+        self.position += end + 1;
+        if self.partial_line.is_empty() {
+            return Ok(Some(line));
+        }
+        self.partial_line.extend_from_slice(line);
+        self.is_partial_emitted = true;
+        Ok(Some(&self.partial_line))
+    }
+}
+
+/// The event that is being read.
+struct EventBuffer {
+    framing: Framing,
+    /// Its data so far.
+    data: String,
+    /// Whether it was given out.
+    is_emitted: bool,
+    /// Whether no line has come yet.
+    is_first: bool,
+    /// Whether it is JSON that no field names: so some servers, such as Gemini's, tell an error in a stream that has
+    /// begun. What there is of it is its data.
+    is_bare_json: bool,
+}
+
+impl EventBuffer {
+    const fn new(framing: Framing) -> Self {
+        Self { framing, data: String::new(), is_emitted: false, is_first: true, is_bare_json: false }
+    }
+
+    fn clear_emitted(&mut self) {
+        if std::mem::take(&mut self.is_emitted) {
+            self.data.clear();
+        }
+    }
+
+    /// Takes a line. Whether the event is whole with it, and says something.
+    fn push_line(&mut self, line: &[u8]) -> Result<bool, FramingError> {
+        let is_first = std::mem::take(&mut self.is_first);
+        let line = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| is_first).unwrap_or(line);
+        match self.framing {
+            Framing::Sse if line.is_empty() => (self.is_emitted, self.is_bare_json) = (true, false),
+            Framing::Sse if self.is_bare_json || self.begins_bare_json(line) => {
+                self.is_bare_json = true;
+                self.push_data(line)?;
+            }
+            Framing::Sse => match line.strip_prefix(b"data") {
+                Some([]) => self.push_data(b"")?,
+                Some([b':', b' ', value @ ..] | [b':', value @ ..]) => self.push_data(value)?,
+                // A comment, or a field that says nothing to us.
+                Some(_) => {}
+                None => {
+                    if let Some(error) = error_field_value(line) {
+                        // It ends the answer: what came of the event before it says nothing more.
+                        self.data.clear();
+                        self.push_data(&[b"{\"error\":", error, b"}"].concat())?;
+                    }
+                }
+            },
+            Framing::Ndjson => {
+                self.push_data(line)?;
+                self.is_emitted = true;
+            }
+        }
+        if self.is_emitted && self.data.trim().is_empty() {
+            self.clear_emitted();
+        }
+        Ok(self.is_emitted)
+    }
+
+    fn begins_bare_json(&self, line: &[u8]) -> bool {
+        self.data.is_empty() && matches!(line, [b'{' | b'[', ..])
+    }
+
+    /// Adds a line of data.
+    fn push_data(&mut self, value: &[u8]) -> Result<(), FramingError> {
+        if self.data.len() + value.len() >= MAX_EVENT_BYTES {
+            return Err(FramingError::TooLong);
+        }
+        if !self.data.is_empty() {
+            self.data.push('\n');
+        }
+        self.data.push_str(std::str::from_utf8(value).map_err(|_| FramingError::NotUtf8)?);
+        Ok(())
+    }
+}
+
+/// The error that a field of its own tells, in JSON: so llama.cpp did until September 2025
+/// (<https://github.com/ggml-org/llama.cpp/pull/16109>).
+fn error_field_value(line: &[u8]) -> Option<&[u8]> {
+    line.strip_prefix(b"error:").map(<[u8]>::trim_ascii).filter(|error| error.starts_with(b"{"))
+}
+
+#[cfg(test)]
+#[path = "framing_tests.rs"]
+mod tests;

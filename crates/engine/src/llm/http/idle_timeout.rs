@@ -1,0 +1,180 @@
+//! Bodies that stop coming without an end.
+
+use std::io;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt as _};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+/// How long a provider may be silent, before its first byte or between two: a model that thinks hard sends pings or
+/// nothing for minutes.
+pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
+/// How long it may send what is nothing of its answer, such as pings.
+const STALL_TIMEOUT: Duration = Duration::from_mins(20);
+
+/// The beginning of a body: what comes in time, up to the piece that makes it longer than `most` bytes.
+pub(super) async fn read_prefix<E>(
+    bytes: impl Stream<Item = Result<Bytes, E>> + Send,
+    most: usize,
+    patience: Duration,
+) -> Vec<u8> {
+    let (mut bytes, mut beginning) = (pin!(bytes), Vec::new());
+    let read = async {
+        while let Some(Ok(piece)) = bytes.next().await {
+            beginning.extend_from_slice(&piece);
+            if beginning.len() > most {
+                break;
+            }
+        }
+    };
+    // What has come until then must do.
+    let _ = timeout(patience, read).await;
+    beginning
+}
+
+/// A body, and how long it has been silent.
+pub(super) struct IdleTimeoutBody<B> {
+    body: B,
+    /// One for all pieces, looked at when it fires and then set anew: one for each would cost as much as to read it.
+    /// None before the body is first waited for.
+    timer: Option<Pin<Box<Sleep>>>,
+    last_chunk_at: Instant,
+    /// Whether the last piece told something, and when the first came that followed one which did.
+    made_progress: bool,
+    last_progress_at: Instant,
+}
+
+impl<B, E> IdleTimeoutBody<B>
+where
+    B: Stream<Item = Result<Bytes, E>> + Unpin,
+    E: std::error::Error + Send + Sync + 'static,
+{
+    /// Watches a body from now on.
+    pub(super) fn new(body: B) -> Self {
+        let now = Instant::now();
+        Self { body, timer: None, last_chunk_at: now, made_progress: false, last_progress_at: now }
+    }
+
+    /// The last piece told something.
+    pub(super) fn note_progress(&mut self) {
+        self.made_progress = true;
+    }
+
+    /// The next piece; none at the end.
+    ///
+    /// # Errors
+    /// The connection broke, nothing came for [`IDLE_TIMEOUT`], or nothing that told anything for [`STALL_TIMEOUT`], which is
+    /// noticed with the next piece and reckoned from the one after the last that did: within twice [`IDLE_TIMEOUT`].
+    pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        let given_up = |why: String| Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
+        loop {
+            if let Poll::Ready(piece) = self.body.poll_next_unpin(context) {
+                self.last_chunk_at = Instant::now();
+                if std::mem::take(&mut self.made_progress) {
+                    self.last_progress_at = self.last_chunk_at;
+                } else if piece.is_some() && self.last_chunk_at - self.last_progress_at >= STALL_TIMEOUT {
+                    return given_up("the provider kept the connection and said nothing".to_owned());
+                }
+                return Poll::Ready(piece.map(|piece| piece.map_err(io::Error::other)));
+            }
+            let deadline = self.last_chunk_at + IDLE_TIMEOUT;
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+            ready!(timer.as_mut().poll(context));
+            if deadline <= Instant::now() {
+                return given_up(format!("nothing came for {} seconds", IDLE_TIMEOUT.as_secs()));
+            }
+            timer.as_mut().reset(deadline);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::poll_fn;
+
+    use futures::stream;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// Pieces, each so many seconds after the one before, and then nothing, or the end.
+    fn body(gaps: &[u64], ends: bool) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
+        let pieces = stream::iter(gaps.to_vec()).then(|gap| async move {
+            sleep(Duration::from_secs(gap)).await;
+            Ok(Bytes::from_static(b"x"))
+        });
+        pieces.chain(stream::pending().take(usize::from(!ends)))
+    }
+
+    /// How many pieces of a body are read, and the kind of what it ends with; each of the first `told` told something.
+    async fn read(gaps: &[u64], ends: bool, told: usize) -> (usize, Option<io::ErrorKind>) {
+        let mut watched = IdleTimeoutBody::new(Box::pin(body(gaps, ends)));
+        let mut read = 0;
+        loop {
+            match poll_fn(|context| watched.poll_next(context)).await {
+                Some(Ok(_)) => read += 1,
+                Some(Err(error)) => return (read, Some(error.kind())),
+                None => return (read, None),
+            }
+            if read <= told {
+                watched.note_progress();
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_given_up_in_time_from_the_last_piece_on() {
+        for gaps in [&[][..], &[0], &[10, 290], &[299, 299, 299]] {
+            let began = Instant::now();
+            let given_up = (gaps.len(), Some(io::ErrorKind::TimedOut));
+            assert_eq!(read(gaps, false, usize::MAX).await, given_up, "{gaps:?}");
+            let silent_since = began + Duration::from_secs(gaps.iter().sum());
+            let took = silent_since.elapsed();
+            assert!(
+                (IDLE_TIMEOUT..IDLE_TIMEOUT + Duration::from_secs(1)).contains(&took),
+                "{gaps:?}: {took:?}"
+            );
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_provider_that_keeps_the_connection_and_says_nothing_is_given_up_and_a_slow_one_is_not() {
+        for (gaps, what) in [
+            ([1].repeat(9_000), "each second"),
+            ([60].repeat(150), "each minute"),
+            ([299].repeat(30), "as late as it may"),
+            ([299, 1].repeat(30), "in pairs"),
+        ] {
+            assert_eq!(read(&gaps, true, usize::MAX).await, (gaps.len(), None), "{what}");
+            for told in [0, 2] {
+                let began = Instant::now();
+                let (_, ended) = read(&gaps, true, told).await;
+                assert_eq!(ended, Some(io::ErrorKind::TimedOut), "{what}");
+                let told_at = Duration::from_secs(gaps[..told].iter().sum());
+                let took = began.elapsed().saturating_sub(told_at);
+                assert!(
+                    (STALL_TIMEOUT..=STALL_TIMEOUT + 2 * IDLE_TIMEOUT).contains(&took),
+                    "{what}, {told}: {took:?}"
+                );
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_beginning_is_what_comes_in_time_and_not_too_much() {
+        for (gaps, ends, expected) in [
+            (&[][..], false, 0),
+            (&[1, 2], false, 2),
+            (&[1, 2], true, 2),
+            (&[0; 9], true, 6),
+            (&[400], true, 0),
+        ] {
+            let read = read_prefix(body(gaps, ends), 5, IDLE_TIMEOUT).await;
+            assert_eq!(read.len(), expected, "{gaps:?} {ends}");
+        }
+    }
+}

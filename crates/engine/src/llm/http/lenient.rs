@@ -1,0 +1,144 @@
+//! How the data of an event is read. What an answer is made of must be of its form; all else, such as what it costs,
+//! must not break it off.
+
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::llm::{ModelError, ModelErrorKind, classify};
+
+/// The failure of an event that is not of the form that its type has.
+pub(in super::super) fn malformed_event(what: &dyn std::fmt::Display) -> ModelError {
+    ModelError::new(ModelErrorKind::Broken, format!("the provider sent an event of no known form: {what}"))
+}
+
+/// A field that the type of an event has.
+pub(in super::super) fn require_field<T>(field: Option<T>, name: &str) -> Result<T, ModelError> {
+    field.ok_or_else(|| malformed_event(&format!("`{name}` is missing or not as it should be")))
+}
+
+/// Reads an event of the one form that all events of a stream have.
+///
+/// # Errors
+/// It is not of that form; an error that the provider reports is told as what it is.
+pub(in super::super) fn parse_event<T: DeserializeOwned>(data: &str) -> Result<T, ModelError> {
+    serde_json::from_str(data).map_err(|fault| match parse_untyped(data, &fault) {
+        Ok(_) => malformed_event(&fault),
+        Err(told) => told,
+    })
+}
+
+/// An event that could not be read for `fault`, as it is.
+///
+/// # Errors
+/// It is no JSON, or an error that the provider reports: those come in more forms than any other event.
+pub(in super::super) fn parse_untyped(data: &str, fault: &serde_json::Error) -> Result<Value, ModelError> {
+    let event = serde_json::from_str(data).map_err(|_| malformed_event(fault))?;
+    if classify::is_error_event(&event) { Err(classify::classify_stream_error(&event)) } else { Ok(event) }
+}
+
+/// A field of such an event; none if it is not of its form.
+pub(in super::super) fn optional_field<T: DeserializeOwned>(event: &Value, name: &str) -> Option<T> {
+    T::deserialize(event.get(name)?).ok()
+}
+
+/// The number of the block or item that such an event is of. It may be absent.
+///
+/// # Errors
+/// It is none: taken for absent, the event would be another's.
+pub(in super::super) fn index_field(event: &Value, name: &str) -> Result<Option<u64>, ModelError> {
+    match event.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(number) => require_field(whole_number(number), name).map(Some),
+    }
+}
+
+/// Reads a field that is taken for absent if it is not of its form.
+pub(in super::super) fn none_if_malformed<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: DeserializeOwned,
+{
+    let field = Option::<Box<RawValue>>::deserialize(from)?;
+    Ok(field.and_then(|field| serde_json::from_str(field.get()).ok()))
+}
+
+/// A count of tokens. None where it is absent or not of its form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct TokenCount(Option<u64>);
+
+impl TokenCount {
+    /// This count or, where it tells nothing, the one told before. Counts only grow within an answer: servers that have
+    /// nothing to add may write 0.
+    #[must_use]
+    pub(in super::super) fn or(self, before: Self) -> Self {
+        if self.tokens() > 0 { self } else { before }
+    }
+
+    /// What is counted; nothing where nothing is told.
+    pub(in super::super) fn tokens(self) -> u64 {
+        self.0.unwrap_or(0)
+    }
+}
+
+impl<'de> Deserialize<'de> for TokenCount {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Value::deserialize(from).map(|count| Self(whole_number(&count)))
+    }
+}
+
+/// A number that counts something; some servers write `1.0` for 1.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float saturates, and none is negative"
+)]
+fn whole_number(number: &Value) -> Option<u64> {
+    let float = || number.as_f64().filter(|float| *float >= 0.0 && float.fract() == 0.0);
+    number.as_u64().or_else(|| float().map(|float| float as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, Deserialize)]
+    #[serde(default)]
+    struct Usage {
+        told: TokenCount,
+        #[serde(deserialize_with = "none_if_malformed")]
+        details: Option<Details>,
+    }
+
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct Details {
+        told: TokenCount,
+    }
+
+    #[test]
+    fn counts_that_are_none_break_nothing() {
+        for (told, count) in [
+            (json!(7), Some(7)),
+            (json!(7.0), Some(7)),
+            (json!(-1), None),
+            (json!(1.5), None),
+            (json!(1e300), Some(u64::MAX)),
+            (json!(null), None),
+            (json!("7"), None),
+            (json!([7]), None),
+        ] {
+            let read: Usage = serde_json::from_str(&json!({ "told": told }).to_string()).unwrap();
+            assert_eq!(read, Usage { told: TokenCount(count), details: None }, "{told}");
+            let read: Usage = serde_json::from_value(json!({"details": {"told": told}})).unwrap();
+            let details = Some(Details { told: TokenCount(count) });
+            assert_eq!(read, Usage { told: TokenCount(None), details }, "{told}");
+        }
+        for odd in ["[]", "{}", "null", "\"none\""] {
+            let read: Usage = serde_json::from_str(&format!(r#"{{"told": 1, "details": {odd}}}"#)).unwrap();
+            assert_eq!(read, Usage { told: TokenCount(Some(1)), details: None }, "{odd}");
+        }
+    }
+}

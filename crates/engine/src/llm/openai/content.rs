@@ -1,0 +1,110 @@
+//! The `content` of an answer: a text or, of Mistral's models that reason, a list of chunks, some of which are what the
+//! model thought (<https://docs.mistral.ai/capabilities/reasoning>).
+
+use std::fmt;
+
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde_json::{Value, json};
+
+use super::CONTENT_FIELD;
+use crate::llm::http::insert;
+
+/// Content as it is streamed.
+#[derive(Debug)]
+pub(super) enum DeltaContent {
+    Text(String),
+    Chunks(Vec<Chunk>),
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub(super) enum Chunk {
+    Text {
+        text: String,
+    },
+    Thinking {
+        thinking: Box<DeltaContent>,
+        /// Of some models, which want it back.
+        signature: Option<String>,
+    },
+    /// A reference to a source, for example.
+    #[serde(other)]
+    Other,
+}
+
+impl DeltaContent {
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Chunks(chunks) => chunks.iter().map(Chunk::text).collect(),
+        }
+    }
+}
+
+impl Chunk {
+    /// What it says.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Self::Text { text } => text.clone(),
+            Self::Thinking { thinking, .. } => thinking.text(),
+            Self::Other => String::new(),
+        }
+    }
+}
+
+/// What is kept as the signature of a thought that came within the content: where it came, and its own signature.
+pub(super) fn thought_signature(own: Option<String>) -> String {
+    own.map_or_else(|| CONTENT_FIELD.to_owned(), |own| json!({CONTENT_FIELD: own}).to_string())
+}
+
+/// A thought as it is sent back; none where it did not come within the content.
+pub(super) fn thinking_chunk(thinking: &str, signature: &str) -> Option<Value> {
+    let mut thought = json!({"type": "thinking", "thinking": [text_chunk(thinking)], "closed": true});
+    if signature != CONTENT_FIELD {
+        let kept: Value = serde_json::from_str(signature).ok()?;
+        insert(&mut thought, "signature", json!(kept.get(CONTENT_FIELD)?.as_str()?));
+    }
+    Some(thought)
+}
+
+fn text_chunk(text: &str) -> Value {
+    json!({"type": "text", "text": text})
+}
+
+/// Content as it is sent back: with `thoughts` in the form in which they came, if there are any. None of nothing.
+pub(super) fn to_request_content(thoughts: Vec<Value>, text: Option<&str>) -> Option<Value> {
+    if thoughts.is_empty() {
+        return text.map(|text| json!(text));
+    }
+    Some(thoughts.into_iter().chain(text.map(text_chunk)).collect())
+}
+
+/// By hand: told apart by an attempt at each form, every delta would be kept once more before it is read.
+impl<'de> Deserialize<'de> for DeltaContent {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(ContentVisitor)
+    }
+}
+
+struct ContentVisitor;
+
+impl<'de> Visitor<'de> for ContentVisitor {
+    type Value = DeltaContent;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a text or a list of chunks")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<DeltaContent, E> {
+        Ok(DeltaContent::Text(text.to_owned()))
+    }
+
+    fn visit_string<E>(self, text: String) -> Result<DeltaContent, E> {
+        Ok(DeltaContent::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, chunks: A) -> Result<DeltaContent, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(chunks)).map(DeltaContent::Chunks)
+    }
+}

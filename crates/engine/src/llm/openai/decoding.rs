@@ -1,0 +1,441 @@
+//! How an answer of OpenAI Chat Completions is read, the vendor's and that of the servers that took it over
+//! (<https://platform.openai.com/docs/api-reference/chat-streaming>).
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+
+use contract::CallId;
+use contract::event::BlockType;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+
+use super::REASONING_CONTENT_FIELD;
+use super::content::{Chunk as ContentChunk, DeltaContent, thought_signature};
+use crate::llm::block_builder::TextKind;
+use crate::llm::http::{
+    Decoder, RawFinishReason, ReceivedBytes, TokenCount, missing_finish_reason, none_if_malformed,
+    parse_event,
+};
+use crate::llm::{
+    Answer, Block, FinishReason, ModelError, StreamEvent, TRUNCATED_CALL_MESSAGE, TokenUsage, ToolUse,
+    classify, parse_tool_input,
+};
+
+/// A piece of the answer. What few of them have is boxed, for each is moved about while it is read.
+#[derive(Deserialize)]
+struct Chunk {
+    choices: Option<Vec<Choice>>,
+    #[serde(default, deserialize_with = "none_if_malformed")]
+    usage: Option<Box<Usage>>,
+    error: Option<Box<Value>>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    delta: Option<Delta>,
+    finish_reason: Option<String>,
+    /// `OpenRouter`'s place for it, as its documentation has it.
+    error: Option<Box<Value>>,
+    /// Moonshot's place for it.
+    #[serde(default, deserialize_with = "none_if_malformed")]
+    usage: Option<Box<Usage>>,
+}
+
+/// With defaults, for a server written in PHP may tell a delta of nothing as `[]`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Delta {
+    content: Option<DeltaContent>,
+    /// Text in which the model declines; shown as any other. Nothing where it is no text.
+    refusal: Option<Value>,
+    /// Not the vendor's own, as the two that follow: `DeepSeek`, vLLM and others stream reasoning here.
+    reasoning_content: Option<String>,
+    /// Groq, `OpenRouter`, newer vLLM.
+    reasoning: Option<String>,
+    /// `OpenRouter`, beside the field before: a list. Nothing where it is none.
+    reasoning_details: Option<Value>,
+    /// Some compatible servers send `null`.
+    tool_calls: Option<Vec<CallDelta>>,
+}
+
+#[derive(Deserialize)]
+struct CallDelta {
+    /// Absent where a call comes whole.
+    index: Option<usize>,
+    id: Option<String>,
+    function: Option<FunctionDelta>,
+    extra_content: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+struct FunctionDelta {
+    name: Option<String>,
+    /// A text; of some compatible servers the object itself.
+    arguments: Option<Value>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Usage {
+    prompt_tokens: TokenCount,
+    completion_tokens: TokenCount,
+    #[serde(deserialize_with = "none_if_malformed")]
+    prompt_tokens_details: Option<PromptDetails>,
+    #[serde(deserialize_with = "none_if_malformed")]
+    completion_tokens_details: Option<CompletionDetails>,
+    /// `DeepSeek`'s name (<https://api-docs.deepseek.com/guides/kv_cache>).
+    prompt_cache_hit_tokens: TokenCount,
+    /// Moonshot's.
+    cached_tokens: TokenCount,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct PromptDetails {
+    cached_tokens: TokenCount,
+    /// `OpenRouter`'s (<https://openrouter.ai/docs/use-cases/usage-accounting>).
+    cache_write_tokens: TokenCount,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(default)]
+struct CompletionDetails {
+    reasoning_tokens: TokenCount,
+}
+
+impl Usage {
+    /// These counts, and where they tell nothing those of `before`.
+    fn or_previous(&self, before: TokenUsage) -> TokenUsage {
+        let prompt = self.prompt_tokens_details.unwrap_or_default();
+        let completion = self.completion_tokens_details.unwrap_or_default();
+        let cached = prompt.cached_tokens.or(self.prompt_cache_hit_tokens).or(self.cached_tokens);
+        let told = |count: TokenCount, before: u64| if count.tokens() > 0 { count.tokens() } else { before };
+        TokenUsage {
+            estimated: false,
+            input: told(self.prompt_tokens, before.input),
+            output: told(self.completion_tokens, before.output),
+            cache_read: told(cached, before.cache_read),
+            cache_write: told(prompt.cache_write_tokens, before.cache_write),
+            reasoning: told(completion.reasoning_tokens, before.reasoning),
+        }
+    }
+}
+
+impl CallDelta {
+    fn name(&self) -> Option<&str> {
+        self.function.as_ref()?.name.as_deref().filter(|name| is_non_empty(name))
+    }
+
+    /// The arguments as they are kept, where there are any: blanks may follow a call that is whole.
+    fn arguments(&self) -> Option<Cow<'_, str>> {
+        match self.function.as_ref()?.arguments.as_ref()? {
+            Value::String(more) => (!more.trim().is_empty()).then(|| more.into()),
+            whole @ Value::Object(_) => Some(whole.to_string().into()),
+            _ => None,
+        }
+    }
+}
+
+/// A call, with what has come of it.
+#[derive(Default)]
+struct PartialCall {
+    index: Option<usize>,
+    id: String,
+    name: String,
+    arguments: String,
+    extra_content: Option<Value>,
+}
+
+impl PartialCall {
+    /// Whether a delta with a name must be of another call: it has another name, or other arguments than this one, which
+    /// has all of its own.
+    fn conflicts_with(&self, delta: &CallDelta) -> bool {
+        let is_named_otherwise =
+            is_non_empty(&self.name) && delta.name().is_some_and(|name| name != self.name);
+        is_named_otherwise
+            || delta.arguments().is_some_and(|more| more != self.arguments.as_str()) && self.is_complete()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.arguments.trim_end().ends_with('}')
+            && serde_json::from_str::<IgnoredAny>(&self.arguments).is_ok()
+    }
+}
+
+/// The block that is open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OpenBlock {
+    Prose(TextKind),
+    /// The call at this place of all calls.
+    Call(usize),
+}
+
+#[derive(Default)]
+pub(super) struct OpenAiDecoder {
+    text: String,
+    thinking: String,
+    /// What the provider wants back of the reasoning: see [`super::reasoning_field`].
+    reasoning_details: Vec<Value>,
+    /// Where the reasoning came, if the provider wants it back there: what is kept as its signature.
+    reasoning_signature: Option<String>,
+    calls: Vec<PartialCall>,
+    open: Option<OpenBlock>,
+    refused: bool,
+    usage: TokenUsage,
+    finish_reason: RawFinishReason,
+    received: ReceivedBytes,
+}
+
+impl Decoder for OpenAiDecoder {
+    fn decode_event(&mut self, data: &str, parts: &mut VecDeque<StreamEvent>) -> Result<(), ModelError> {
+        let chunk: Chunk = parse_event(data)?;
+        let has_choices = chunk.choices.is_some();
+        // Only one choice is asked for.
+        let choice = chunk.choices.into_iter().flatten().next();
+        let usage = chunk.usage.as_deref().or(choice.as_ref().and_then(|choice| choice.usage.as_deref()));
+        if let Some(usage) = usage {
+            self.usage = usage.or_previous(self.usage);
+        }
+        if chunk.error.is_some() || !has_choices {
+            let event = serde_json::from_str(data).unwrap_or_default();
+            if chunk.error.is_some() || classify::is_error_event(&event) {
+                return Err(classify::classify_stream_error(&event));
+            }
+        }
+        if let Some(choice) = choice {
+            if let Some(error) = choice.error {
+                return Err(classify::classify_stream_error(&json!({"error": error})));
+            }
+            self.apply_delta(choice.delta.unwrap_or_default(), parts);
+            self.finish_reason.record(choice.finish_reason);
+        }
+        Ok(())
+    }
+
+    fn handle_done_marker(&mut self, parts: &mut VecDeque<StreamEvent>) -> Result<(), ModelError> {
+        let stop = self.finish_reason.parse()?.ok_or_else(missing_finish_reason)?;
+        let stop = if self.refused && stop == FinishReason::Done { FinishReason::Refusal } else { stop };
+        self.close_block(parts);
+        let mut blocks = Vec::from_iter(self.take_thinking_block());
+        if !self.text.is_empty() {
+            blocks.push(Block::Text { text: std::mem::take(&mut self.text), signature: None });
+        }
+        let last = self.calls.len().saturating_sub(1);
+        for (at, call) in self.calls.drain(..).enumerate() {
+            // Calls may come mixed: one of which no argument has come may not have come at all.
+            let is_reduced = stop != FinishReason::Done && (at == last || call.arguments.is_empty());
+            let mut call = into_tool_use(call);
+            if is_reduced {
+                call.broken.get_or_insert_with(|| TRUNCATED_CALL_MESSAGE.into());
+            }
+            blocks.push(Block::ToolUse(call));
+        }
+        parts.push_back(StreamEvent::Done(Answer { blocks, usage: self.usage, stop }));
+        Ok(())
+    }
+
+    fn usage(&self) -> TokenUsage {
+        self.usage
+    }
+
+    fn received(&self) -> ReceivedBytes {
+        self.received
+    }
+}
+
+impl OpenAiDecoder {
+    fn apply_delta(&mut self, delta: Delta, parts: &mut VecDeque<StreamEvent>) {
+        self.append_reasoning(&delta, parts);
+        match delta.content {
+            Some(DeltaContent::Text(text)) => self.append_text(TextKind::Text, text, parts),
+            Some(DeltaContent::Chunks(chunks)) => self.append_chunks(chunks, parts),
+            None => {}
+        }
+        if let Some(Value::String(refusal)) = delta.refusal {
+            self.refused |= !refusal.is_empty();
+            self.append_text(TextKind::Text, refusal, parts);
+        }
+        for call in delta.tool_calls.into_iter().flatten() {
+            self.apply_call_delta(call, parts);
+        }
+    }
+
+    fn append_text(&mut self, prose: TextKind, more: String, parts: &mut VecDeque<StreamEvent>) {
+        if more.is_empty() {
+            return;
+        }
+        self.open_block(OpenBlock::Prose(prose), parts);
+        self.received.add(more.len());
+        let all = match prose {
+            TextKind::Text => &mut self.text,
+            TextKind::Thinking => &mut self.thinking,
+        };
+        all.push_str(&more);
+        parts.push_back(StreamEvent::Delta(more));
+    }
+
+    fn append_chunks(&mut self, chunks: Vec<ContentChunk>, parts: &mut VecDeque<StreamEvent>) {
+        for chunk in chunks {
+            let text = chunk.text();
+            let ContentChunk::Thinking { signature, .. } = chunk else {
+                self.append_text(TextKind::Text, text, parts);
+                continue;
+            };
+            self.received.add(signature.as_ref().map_or(0, String::len));
+            if signature.is_some() || self.reasoning_signature.is_none() && is_non_empty(&text) {
+                self.reasoning_signature = Some(thought_signature(signature));
+            }
+            self.append_text(TextKind::Thinking, text, parts);
+        }
+    }
+
+    /// Some servers send the same reasoning in several fields: only one of them is shown.
+    fn append_reasoning(&mut self, delta: &Delta, parts: &mut VecDeque<StreamEvent>) {
+        let details = delta.reasoning_details.as_ref().and_then(Value::as_array);
+        let mut in_details = String::new();
+        for detail in details.into_iter().flatten() {
+            in_details.push_str(detail["text"].as_str().or(detail["summary"].as_str()).unwrap_or_default());
+            append_reasoning_detail(&mut self.reasoning_details, detail, &mut self.received);
+        }
+        if delta.reasoning_content.as_deref().is_some_and(is_non_empty) {
+            self.reasoning_signature = Some(REASONING_CONTENT_FIELD.to_owned());
+        }
+        let fields = [delta.reasoning_content.as_deref(), delta.reasoning.as_deref(), Some(&*in_details)];
+        let more = fields.into_iter().flatten().find(|text| is_non_empty(text));
+        self.append_text(TextKind::Thinking, more.unwrap_or_default().to_owned(), parts);
+    }
+
+    fn apply_call_delta(&mut self, delta: CallDelta, parts: &mut VecDeque<StreamEvent>) {
+        let at = self.find_call(&delta);
+        self.open_block(OpenBlock::Call(at), parts);
+        if at == self.calls.len() {
+            self.calls.push(PartialCall { index: delta.index, ..PartialCall::default() });
+            self.received.add_block(0);
+        }
+        let received = &mut self.received;
+        let Some(call) = self.calls.get_mut(at) else { return };
+        // Id and name come whole, and from some compatible servers with every part of the arguments.
+        let mut first = |known: &mut String, sent: Option<String>| {
+            if known.is_empty() {
+                *known = sent.unwrap_or_default();
+                received.add(known.len());
+            }
+        };
+        first(&mut call.id, delta.id);
+        let FunctionDelta { name, arguments } = delta.function.unwrap_or_default();
+        let is_named = name.as_deref().is_some_and(is_non_empty);
+        first(&mut call.name, name);
+        if let Some(extra) = delta.extra_content.filter(Value::is_object) {
+            received.add(extra.to_string().len());
+            call.extra_content = Some(extra);
+        }
+        match arguments {
+            // All of it once more, from a server that closes with the whole call.
+            Some(Value::String(again)) if is_named && again == call.arguments && call.is_complete() => {}
+            Some(Value::String(more)) => {
+                received.add(more.len());
+                call.arguments.push_str(&more);
+            }
+            Some(whole @ Value::Object(_)) => {
+                call.arguments = whole.to_string();
+                received.add(call.arguments.len());
+            }
+            _ => {}
+        }
+    }
+
+    /// Which call a delta belongs to: that of its index, else that of its id, else the last. Servers that send calls whole
+    /// give all of them one index or none, and perhaps no id: a delta with a name may begin another.
+    fn find_call(&self, delta: &CallDelta) -> usize {
+        let id = delta.id.as_deref().filter(|id| is_non_empty(id));
+        let known = match delta.index {
+            Some(index) => self.calls.iter().rposition(|call| call.index == Some(index)),
+            None => id
+                .and_then(|id| self.calls.iter().rposition(|call| call.id == id))
+                .or_else(|| self.calls.len().checked_sub(1)),
+        };
+        let is_another = |call: &PartialCall| match id {
+            _ if delta.name().is_none() => false,
+            Some(id) if is_non_empty(&call.id) => call.id != id,
+            // What an id cannot tell.
+            _ => delta.index.is_none() || call.conflicts_with(delta),
+        };
+        known.filter(|at| !self.calls.get(*at).is_some_and(is_another)).unwrap_or(self.calls.len())
+    }
+
+    /// The stream has no block marks: a block begins where the kind changes.
+    fn open_block(&mut self, to: OpenBlock, parts: &mut VecDeque<StreamEvent>) {
+        if self.open == Some(to) {
+            return;
+        }
+        self.close_block(parts);
+        self.open = Some(to);
+        parts.push_back(StreamEvent::BlockStart(match to {
+            OpenBlock::Prose(TextKind::Text) => BlockType::Text,
+            OpenBlock::Prose(TextKind::Thinking) => BlockType::Thinking,
+            OpenBlock::Call(_) => BlockType::ToolUse,
+        }));
+    }
+
+    fn close_block(&mut self, parts: &mut VecDeque<StreamEvent>) {
+        if self.open.take().is_some() {
+            parts.push_back(StreamEvent::BlockStop);
+        }
+    }
+
+    fn take_thinking_block(&mut self) -> Option<Block> {
+        let thinking = std::mem::take(&mut self.thinking);
+        let signature = if self.reasoning_details.is_empty() {
+            self.reasoning_signature.take()
+        } else {
+            Some(Value::Array(std::mem::take(&mut self.reasoning_details)).to_string())
+        };
+        (signature.is_some() || !thinking.is_empty()).then_some(Block::Thinking { thinking, signature })
+    }
+}
+
+fn is_non_empty(text: &str) -> bool {
+    !text.is_empty()
+}
+
+/// Adds a part of the reasoning: more of the last one if it has its index and type, else a new one.
+fn append_reasoning_detail(details: &mut Vec<Value>, more: &Value, received: &mut ReceivedBytes) {
+    // Only the first piece of one may have its id.
+    let has_id = |known: &Value| known["id"].is_null() || more["id"].is_null() || known["id"] == more["id"];
+    let is_same =
+        |known: &Value| known["type"] == more["type"] && known["index"] == more["index"] && has_id(known);
+    let Some(known) = details.last_mut().filter(|known| is_same(known)).and_then(Value::as_object_mut) else {
+        received.add_block(more.to_string().len());
+        return details.push(more.clone());
+    };
+    for (field, value) in more.as_object().into_iter().flatten() {
+        let grows = matches!(field.as_str(), "text" | "summary" | "data");
+        match (known.get_mut(field), value) {
+            (_, Value::Null) => {}
+            // Sealed reasoning that is told twice; a text may well be the same twice.
+            (Some(before), value) if before == value && (!grows || field == "data") => {}
+            (Some(Value::String(before)), Value::String(more)) if grows => {
+                received.add(more.len());
+                before.push_str(more);
+            }
+            (_, value) => {
+                received.add(field.len() + value.to_string().len());
+                known.insert(field.clone(), value.clone());
+            }
+        }
+    }
+}
+
+fn into_tool_use(call: PartialCall) -> ToolUse {
+    let (input, broken) = parse_tool_input(&call.arguments);
+    let call_id = CallId::new();
+    // A result is matched to its call by the id, so calls without one get ours.
+    let provider_id = if call.id.is_empty() { call_id.to_string() } else { call.id };
+    let signature = call.extra_content.map(|extra| extra.to_string());
+    ToolUse { call_id, provider_id, name: call.name, input, signature, broken }
+}
+
+#[cfg(test)]
+#[path = "decoding_tests.rs"]
+pub(super) mod tests;

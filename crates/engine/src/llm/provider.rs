@@ -1,0 +1,278 @@
+//! The providers by their names, and what is known of their models.
+
+use super::profile::{Effort, Thinking};
+
+/// A provider, as `LLM_PROVIDER` and a model's `provider` name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Provider {
+    /// Anthropic.
+    Anthropic,
+    /// OpenAI.
+    OpenAi,
+    /// Google's Gemini API.
+    Gemini,
+    /// Ollama, by its own protocol.
+    Ollama,
+    /// Any server that speaks OpenAI's Chat Completions.
+    OpenAiCompatible,
+    /// The offline provider.
+    Scripted,
+}
+
+/// How much a model takes and gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ModelLimits {
+    /// How many tokens a conversation with it may have, the answer included.
+    pub(super) context_window: u64,
+    /// The most tokens that an answer may have.
+    pub(super) max_output: u64,
+}
+
+/// How many tokens a model may think that takes a budget, where nothing else is said.
+const DEFAULT_THINKING_BUDGET_TOKENS: u64 = 16_000;
+
+impl Provider {
+    /// The names, for a message.
+    pub(super) const NAMES: &str = "anthropic, openai, gemini, ollama, openai-compatible or scripted";
+
+    /// The providers with a vendor that wants a key: the one whose key alone is set is meant where none is named.
+    pub(super) const VENDORS: [Self; 3] = [Self::Anthropic, Self::OpenAi, Self::Gemini];
+
+    /// The provider of that name.
+    pub(super) fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "anthropic" => Self::Anthropic,
+            "openai" => Self::OpenAi,
+            "gemini" => Self::Gemini,
+            "ollama" => Self::Ollama,
+            "openai-compatible" => Self::OpenAiCompatible,
+            "scripted" => Self::Scripted,
+            _ => return None,
+        })
+    }
+
+    /// Its name.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi => "openai",
+            Self::Gemini => "gemini",
+            Self::Ollama => "ollama",
+            Self::OpenAiCompatible => "openai-compatible",
+            Self::Scripted => "scripted",
+        }
+    }
+
+    /// The variable that holds its key, beside `LLM_API_KEY`; none where it takes none.
+    pub(super) const fn key_variable(self) -> Option<&'static str> {
+        match self {
+            Self::Anthropic => Some("ANTHROPIC_API_KEY"),
+            Self::OpenAi => Some("OPENAI_API_KEY"),
+            Self::Gemini => Some("GEMINI_API_KEY"),
+            Self::Ollama => Some("OLLAMA_API_KEY"),
+            Self::OpenAiCompatible => Some("OPENAI_COMPATIBLE_API_KEY"),
+            Self::Scripted => None,
+        }
+    }
+
+    /// The provider whose key the variable holds by its name.
+    pub(super) fn from_key_variable(variable: &str) -> Option<Self> {
+        let all = [Self::Anthropic, Self::OpenAi, Self::Gemini, Self::Ollama, Self::OpenAiCompatible];
+        all.into_iter().find(|provider| provider.key_variable() == Some(variable))
+    }
+
+    /// Whether the vendor's own servers answer only with a key. Local servers want none.
+    pub(super) const fn requires_key(self) -> bool {
+        matches!(self, Self::Anthropic | Self::OpenAi | Self::Gemini)
+    }
+
+    /// The model where `LLM_MODEL` names none.
+    pub(super) const fn default_model(self) -> Option<&'static str> {
+        match self {
+            Self::Anthropic => Some("claude-sonnet-4-5"),
+            Self::OpenAi => Some("gpt-5"),
+            Self::Gemini => Some("gemini-2.5-pro"),
+            Self::Scripted => Some("scripted"),
+            Self::Ollama | Self::OpenAiCompatible => None,
+        }
+    }
+
+    /// The vendor's own address, as its SDKs take it; of Ollama, where it listens unless told otherwise.
+    pub(super) const fn default_base_url(self) -> Option<&'static str> {
+        match self {
+            Self::Anthropic => Some("https://api.anthropic.com"),
+            Self::OpenAi => Some("https://api.openai.com/v1"),
+            Self::Gemini => Some("https://generativelanguage.googleapis.com"),
+            Self::Ollama => Some("http://localhost:11434"),
+            Self::OpenAiCompatible | Self::Scripted => None,
+        }
+    }
+
+    /// How much a model of this name takes and gives, as the vendors' lists of models have it:
+    /// <https://platform.claude.com/docs/en/about-claude/models/overview>,
+    /// <https://platform.openai.com/docs/models>, <https://ai.google.dev/gemini-api/docs/models>. An answer is held
+    /// to 32,000 tokens even where a model gives more. A window that is taken for smaller than it is costs an early
+    /// compaction; one that is taken for larger, refused calls.
+    pub(super) fn limits(self, model: &str) -> ModelLimits {
+        // As the vendor's SDKs take it, a model may be named with its collection.
+        let model = model.strip_prefix("models/").unwrap_or(model);
+        let families: &[(&str, u64, u64)] = match self {
+            Self::Anthropic => &[
+                ("claude-3-5", 200_000, 8_192),
+                ("claude-3-7", 200_000, 32_000),
+                ("claude-3", 200_000, 4_096),
+            ],
+            Self::OpenAi => &[
+                ("gpt-3.5", 16_385, 4_096),
+                ("gpt-4.1", 1_047_576, 32_000),
+                ("gpt-4o", 128_000, 16_384),
+                ("gpt-4-turbo", 128_000, 4_096),
+                ("gpt-4", 8_192, 4_096),
+                ("gpt-5-chat", 128_000, 16_384),
+                ("gpt-5", 400_000, 32_000),
+            ],
+            Self::Gemini => &[
+                ("gemini-1", 1_000_000, 8_192),
+                ("gemini-2.0", 1_048_576, 8_192),
+                ("gemini", 1_048_576, 32_000),
+            ],
+            // Ollama cuts a prompt that is longer than the window that it is told.
+            Self::Ollama => &[("", 32_768, 8_192)],
+            Self::OpenAiCompatible | Self::Scripted => &[],
+        };
+        let known = families.iter().find(|(family, _, _)| model.starts_with(family));
+        let (context_window, max_output) =
+            known.map_or((200_000, 32_000), |(_, window, output)| (*window, *output));
+        ModelLimits { context_window, max_output }
+    }
+
+    /// How a model of this name is asked to think. A name that is not known is taken for a newer
+    /// model of the vendor's.
+    ///
+    /// Anthropic's models from Opus 4.6 and Sonnet 4.6 on decide for themselves, the later ones take no budget at all:
+    /// <https://platform.claude.com/docs/en/build-with-claude/adaptive-thinking>. Gemini 2.5 takes a budget, 3 a level:
+    /// <https://ai.google.dev/gemini-api/docs/thinking>. OpenAI's reasoning models take an effort:
+    /// <https://platform.openai.com/docs/guides/reasoning>.
+    pub(super) fn thinking(self, model: &str) -> Thinking {
+        let model = model.strip_prefix("models/").unwrap_or(model);
+        let is = |families: &[&str]| families.iter().any(|family| model.starts_with(family));
+        match self {
+            Self::Anthropic
+                if is(&[
+                    "claude-2",
+                    "claude-instant",
+                    "claude-3-5",
+                    "claude-3-haiku",
+                    "claude-3-opus",
+                    "claude-3-sonnet",
+                ]) =>
+            {
+                Thinking::Off
+            }
+            Self::Anthropic
+                if is(&[
+                    "claude-3-7",
+                    "claude-sonnet-4-0",
+                    "claude-sonnet-4-2",
+                    "claude-sonnet-4-5",
+                    "claude-opus-4-0",
+                    "claude-opus-4-1",
+                    "claude-opus-4-2",
+                    "claude-opus-4-5",
+                    "claude-haiku-4-5",
+                ]) =>
+            {
+                Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS)
+            }
+            // A proxy's own name for a model: most take a budget.
+            Self::Anthropic if !is(&["claude"]) => Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS),
+            Self::Anthropic => Thinking::Adaptive(Effort::High),
+            // Any other model refuses to be asked: <https://docs.ollama.com/capabilities/thinking>.
+            Self::Ollama if is(&["qwen3", "gpt-oss", "deepseek-r1", "deepseek-v3.1", "magistral"]) => {
+                Thinking::Adaptive(Effort::High)
+            }
+            Self::OpenAi if is(&["gpt-3.5", "gpt-4", "chatgpt", "gpt-5-chat"]) => Thinking::Off,
+            Self::Gemini if is(&["gemini-1", "gemini-2.0", "gemma"]) => Thinking::Off,
+            Self::Gemini if is(&["gemini-2.5"]) => Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS),
+            Self::OpenAi | Self::Gemini => Thinking::Effort(Effort::High),
+            // Nobody knows what such a server takes.
+            Self::Ollama | Self::OpenAiCompatible | Self::Scripted => Thinking::Off,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_has_one_name_and_its_key_one_owner() {
+        use Provider::{Anthropic, Gemini, Ollama, OpenAi, OpenAiCompatible, Scripted};
+        for provider in [Anthropic, OpenAi, Gemini, Ollama, OpenAiCompatible, Scripted] {
+            assert_eq!(Provider::from_name(provider.name()), Some(provider));
+            assert!(Provider::NAMES.contains(provider.name()));
+            if let Some(variable) = provider.key_variable() {
+                assert_eq!(Provider::from_key_variable(variable), Some(provider));
+            }
+        }
+        assert_eq!(Provider::from_key_variable("LLM_API_KEY"), None);
+    }
+
+    #[test]
+    fn each_model_is_asked_to_think_in_its_own_way() {
+        let (adaptive, effort) = (Thinking::Adaptive(Effort::High), Thinking::Effort(Effort::High));
+        for (provider, model, thinking) in [
+            (Provider::Anthropic, "claude-3-5-sonnet-20241022", Thinking::Off),
+            (
+                Provider::Anthropic,
+                "claude-3-7-sonnet-20250219",
+                Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS),
+            ),
+            (
+                Provider::Anthropic,
+                "claude-sonnet-4-20250514",
+                Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS),
+            ),
+            (Provider::Anthropic, "claude-sonnet-4-5", Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS)),
+            (
+                Provider::Anthropic,
+                "claude-opus-4-1-20250805",
+                Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS),
+            ),
+            (
+                Provider::Anthropic,
+                "claude-haiku-4-5-20251001",
+                Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS),
+            ),
+            (Provider::Anthropic, "claude-sonnet-4-6", adaptive),
+            (Provider::Anthropic, "claude-opus-4-7", adaptive),
+            (Provider::Anthropic, "claude-of-the-future", adaptive),
+            (Provider::Anthropic, "our-own-name", Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS)),
+            (Provider::OpenAi, "gpt-4o-mini", Thinking::Off),
+            (Provider::OpenAi, "o3", effort),
+            (Provider::OpenAi, "gpt-5", effort),
+            (Provider::Gemini, "gemini-2.0-flash", Thinking::Off),
+            (Provider::Gemini, "gemini-2.5-flash", Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS)),
+            (Provider::Gemini, "gemini-3-pro-preview", effort),
+            (Provider::Ollama, "qwen3", adaptive),
+            (Provider::Scripted, "scripted", Thinking::Off),
+        ] {
+            assert_eq!(provider.thinking(model), thinking, "{model}");
+        }
+    }
+
+    #[test]
+    fn an_answer_fits_into_its_models_window() {
+        for (provider, model, context_window, max_output) in [
+            (Provider::Anthropic, "claude-sonnet-4-5", 200_000, 32_000),
+            (Provider::Anthropic, "claude-3-haiku-20240307", 200_000, 4_096),
+            (Provider::OpenAi, "gpt-5-mini", 400_000, 32_000),
+            (Provider::OpenAi, "gpt-4", 8_192, 4_096),
+            (Provider::Gemini, "gemini-2.5-pro", 1_048_576, 32_000),
+            (Provider::Ollama, "qwen3", 32_768, 8_192),
+            (Provider::OpenAiCompatible, "any", 200_000, 32_000),
+        ] {
+            assert_eq!(provider.limits(model), ModelLimits { context_window, max_output }, "{model}");
+        }
+    }
+}

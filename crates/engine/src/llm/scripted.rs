@@ -1,0 +1,312 @@
+//! The `scripted` provider: answers from a file of rules, with no network and no cost.
+//!
+//! It is what `roundhouse up` runs without a key, and the products' test mode. It goes through the same gateway
+//! and the same turn as any other. `docs/scripted-provider.md` describes the rules for their authors.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use contract::CallId;
+use contract::content::MediaKind;
+use contract::event::BlockType;
+use futures::StreamExt as _;
+use regex_lite::{Captures, Regex};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    Answer, Block, ChatModel, Content, EventStream, FinishReason, Message, ModelError, ModelErrorKind,
+    Request, StreamEvent, TokenUsage, ToolUse, estimate,
+};
+
+/// The script that is used where `LLM_SCRIPT_PATH` names none.
+const BUILT_IN_SCRIPT: &str = include_str!("scripted.yaml");
+
+/// A script that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ScriptError {
+    /// The file cannot be read.
+    #[error("the script {file} (LLM_SCRIPT_PATH) cannot be read: {reason}")]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        reason: std::io::Error,
+    },
+    /// The file is not a script.
+    #[error("the script {file} (LLM_SCRIPT_PATH) is not valid: {reason}")]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Rules, the first of which that matches answers.
+#[derive(Debug)]
+pub struct Script {
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    when: Regex,
+    answers: Vec<ScriptedAnswer>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScriptFile {
+    rules: Vec<RuleEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleEntry {
+    /// A regular expression over the user's message; absent: every message.
+    #[serde(default)]
+    when: String,
+    /// What the model says: the first entry to the user's message, each next one to the results of the tools
+    /// that the one before called. After the last entry the last one repeats.
+    answers: Vec<ScriptedAnswer>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScriptedAnswer {
+    #[serde(default)]
+    thinking: String,
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    tools: Vec<ScriptedCall>,
+    /// A pause before each word.
+    #[serde(default)]
+    delay_ms: u64,
+    /// A failure in place of the answer's end.
+    error: Option<ScriptedError>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScriptedCall {
+    tool: String,
+    #[serde(default)]
+    input: serde_json::Map<String, Value>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum ScriptedError {
+    /// The key is refused.
+    Auth,
+    /// The request is refused.
+    Refused,
+    /// The account has no credit.
+    Quota,
+    /// The provider is overloaded.
+    Busy,
+    /// The stream breaks off.
+    Broken,
+}
+
+impl Script {
+    /// Reads a script from a file.
+    pub fn load(file: &Path) -> Result<Self, ScriptError> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|reason| ScriptError::Unreadable { file: file.to_owned(), reason })?;
+        Self::parse(&text).map_err(|reason| ScriptError::Invalid { file: file.to_owned(), reason })
+    }
+
+    /// The default script, which shows what an engine can do.
+    pub fn built_in() -> Result<Self, ScriptError> {
+        Self::parse(BUILT_IN_SCRIPT)
+            .map_err(|reason| ScriptError::Invalid { file: "scripted.yaml".into(), reason })
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let file: ScriptFile = serde_saphyr::from_str(text).map_err(|error| error.to_string())?;
+        let rule = |(number, RuleEntry { when, answers }): (usize, RuleEntry)| {
+            let when = Regex::new(&when).map_err(|error| format!("rule {number}: `when`: {error}"))?;
+            if answers.is_empty() {
+                return Err(format!("rule {number}: `answers` must have at least one entry"));
+            }
+            Ok(Rule { when, answers })
+        };
+        let rules = (1..).zip(file.rules).map(rule).collect::<Result<_, _>>()?;
+        Ok(Self { rules })
+    }
+
+    /// The answer to a conversation, with what its rule captured filled in.
+    fn answer(&self, messages: &[Message]) -> ScriptedAnswer {
+        let asked = messages.iter().rposition(|message| matches!(message, Message::User { .. }));
+        let (said, since) = match asked.and_then(|at| messages.split_at_checked(at)) {
+            Some((_, [Message::User { content }, since @ ..])) => (Content::text_of(content), since),
+            _ => (String::new(), messages),
+        };
+        let step = since.iter().filter(|message| matches!(message, Message::Assistant { .. })).count();
+        let result = since.iter().rev().find_map(|message| match message {
+            Message::Results(replies) => replies.last().map(|reply| reply.text.as_str()),
+            _ => None,
+        });
+        for rule in &self.rules {
+            if let Some(captures) = rule.when.captures(&said)
+                && let Some(answer) = rule.answers.get(step).or(rule.answers.last())
+            {
+                return answer.expand(&captures, result.unwrap_or_default());
+            }
+        }
+        let text = "No rule of the script matches this message.".to_owned();
+        ScriptedAnswer { text, ..ScriptedAnswer::default() }
+    }
+}
+
+impl ScriptedAnswer {
+    fn expand(&self, captures: &Captures<'_>, result: &str) -> Self {
+        let fill = |text: &str| {
+            let mut filled = String::new();
+            captures.expand(text, &mut filled);
+            filled.replace("{{result}}", result)
+        };
+        let mut answer = self.clone();
+        answer.thinking = fill(&self.thinking);
+        answer.text = fill(&self.text);
+        for call in &mut answer.tools {
+            for value in call.input.values_mut() {
+                if let Value::String(text) = value {
+                    *text = fill(text);
+                }
+            }
+        }
+        answer
+    }
+}
+
+/// See the module.
+pub struct ScriptedModel {
+    model: String,
+    script: Script,
+}
+
+impl ScriptedModel {
+    /// A model called `model` that follows `script`.
+    pub fn new(model: String, script: Script) -> Self {
+        Self { model, script }
+    }
+}
+
+impl ChatModel for ScriptedModel {
+    fn name(&self) -> &str {
+        &self.model
+    }
+
+    fn supports_media(&self, _: MediaKind, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    // Its rules are written for what a user says.
+    fn can_plan(&self) -> bool {
+        false
+    }
+
+    fn stream(&self, request: &Request<'_>) -> EventStream {
+        let answer = self.script.answer(request.messages);
+        let pause = Duration::from_millis(answer.delay_ms);
+        let parts = to_stream_events(answer, prompt_tokens(request));
+        let paced = futures::stream::iter(parts).then(move |part| async move {
+            if !pause.is_zero() && matches!(part, Ok(StreamEvent::Delta(_))) {
+                tokio::time::sleep(pause).await;
+            }
+            part
+        });
+        paced.boxed()
+    }
+}
+
+/// Nobody bills these tokens; about four bytes each make the figures plausible.
+fn prompt_tokens(request: &Request<'_>) -> u64 {
+    let bytes = request.messages.iter().map(|message| match message {
+        Message::User { content } => content_bytes(content),
+        Message::Assistant { blocks, .. } => blocks.iter().map(block_bytes).sum(),
+        Message::Results(replies) => {
+            replies.iter().map(|reply| reply.text.len() + content_bytes(&reply.remarks)).sum()
+        }
+    });
+    tokens_for_bytes(request.system.len() + bytes.sum::<usize>())
+}
+
+fn content_bytes(contents: &[Content]) -> usize {
+    let bytes = contents.iter().map(|content| match content {
+        Content::Text { text } | Content::Note { text } => text.len(),
+        Content::Media(media) => estimate::media_equivalent_bytes(media),
+    });
+    bytes.sum()
+}
+
+fn block_bytes(block: &Block) -> usize {
+    match block {
+        Block::Text { text, .. } => text.len(),
+        Block::Thinking { thinking, .. } => thinking.len(),
+        Block::RedactedThinking { data } => data.len(),
+        Block::ToolUse(call) => call.name.len() + call.input.to_string().len(),
+    }
+}
+
+fn tokens_for_bytes(bytes: usize) -> u64 {
+    u64::try_from(bytes.div_ceil(4)).unwrap_or(u64::MAX)
+}
+
+fn to_stream_events(answer: ScriptedAnswer, input: u64) -> Vec<Result<StreamEvent, ModelError>> {
+    let mut parts = Vec::new();
+    let mut blocks = Vec::new();
+    for (kind, text) in [(BlockType::Thinking, answer.thinking), (BlockType::Text, answer.text)] {
+        if text.is_empty() {
+            continue;
+        }
+        parts.push(Ok(StreamEvent::BlockStart(kind)));
+        parts.extend(text.split_inclusive(' ').map(|word| Ok(StreamEvent::Delta(word.to_owned()))));
+        parts.push(Ok(StreamEvent::BlockStop));
+        blocks.push(match kind {
+            BlockType::Thinking => Block::Thinking { thinking: text, signature: None },
+            BlockType::Text | BlockType::ToolUse => Block::Text { text, signature: None },
+        });
+    }
+    for ScriptedCall { tool, input } in answer.tools {
+        parts.extend([Ok(StreamEvent::BlockStart(BlockType::ToolUse)), Ok(StreamEvent::BlockStop)]);
+        let call_id = CallId::new();
+        let provider_id = format!("scripted-{call_id}");
+        let input = Value::Object(input);
+        blocks.push(Block::ToolUse(ToolUse {
+            call_id,
+            provider_id,
+            name: tool,
+            input,
+            signature: None,
+            broken: None,
+        }));
+    }
+    let output = tokens_for_bytes(blocks.iter().map(block_bytes).sum());
+    let whole = StreamEvent::Done(Answer {
+        blocks,
+        usage: TokenUsage { input, output, ..TokenUsage::default() },
+        stop: FinishReason::Done,
+    });
+    parts.push(answer.error.map_or(Ok(whole), |error| Err(to_model_error(error))));
+    parts
+}
+
+fn to_model_error(error: ScriptedError) -> ModelError {
+    let (kind, message) = match error {
+        ScriptedError::Auth => (ModelErrorKind::Auth, "the script refuses the key"),
+        ScriptedError::Refused => (ModelErrorKind::Refused, "the script refuses the request"),
+        ScriptedError::Quota => (ModelErrorKind::Quota, "the script's account has no credit"),
+        ScriptedError::Busy => (ModelErrorKind::Busy, "the script is overloaded"),
+        ScriptedError::Broken => (ModelErrorKind::Broken, "the script's stream broke off"),
+    };
+    ModelError::new(kind, message)
+}
+
+#[cfg(test)]
+#[path = "scripted_tests.rs"]
+mod tests;

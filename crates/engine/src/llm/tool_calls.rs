@@ -1,0 +1,103 @@
+//! What holds for the calls of every answer, whatever protocol it came over.
+
+use std::collections::HashSet;
+
+use super::{Answer, Block, ToolUse};
+
+/// The longest name of a tool that every provider takes, in bytes.
+const MAX_TOOL_NAME_BYTES: usize = 64;
+
+/// Whether every provider takes this as the name of a tool.
+pub(crate) fn is_tool_name(name: &str) -> bool {
+    (1..=MAX_TOOL_NAME_BYTES).contains(&name.len()) && name.chars().all(is_tool_name_char)
+}
+
+fn is_tool_name_char(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_' || character == '-'
+}
+
+/// Leaves out a call that a provider told twice, and gives one a name under which it can be sent back.
+pub(super) fn normalize_calls(answer: &mut Answer) {
+    let mut told = HashSet::new();
+    answer.blocks.retain_mut(|block| match block {
+        Block::ToolUse(call) => {
+            sanitize_name(call);
+            told.insert((call.provider_id.clone(), call.name.clone(), call.input.to_string()))
+        }
+        _ => true,
+    });
+}
+
+/// A model may call what is none of its tools, such as `multi_tool_use.parallel`. Under such a name vendors would refuse
+/// the history for ever; under another one it must not be run, for the model did not call that.
+fn sanitize_name(call: &mut ToolUse) {
+    if is_tool_name(&call.name) {
+        return;
+    }
+    let why = format!("there is no tool called `{}`", call.name);
+    call.broken.get_or_insert(why);
+    let spelt: String = call
+        .name
+        .chars()
+        .map(|other| if is_tool_name_char(other) { other } else { '_' })
+        .take(MAX_TOOL_NAME_BYTES)
+        .collect();
+    call.name = if spelt.is_empty() { "unnamed".to_owned() } else { spelt };
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::CallId;
+    use serde_json::json;
+
+    use super::*;
+
+    fn call(id: &str, name: &str, of: u8) -> Block {
+        let (provider_id, input) = (id.to_owned(), json!({"of": of}));
+        let name = name.to_owned();
+        Block::ToolUse(ToolUse {
+            call_id: CallId::new(),
+            provider_id,
+            name,
+            input,
+            signature: None,
+            broken: None,
+        })
+    }
+
+    #[test]
+    fn a_call_that_is_told_twice_is_one() {
+        let blocks = vec![
+            call("a", "t", 1),
+            call("b", "t", 1),
+            call("a", "t", 1),
+            call("a", "t", 2),
+            call("a", "u", 1),
+        ];
+        let mut answer = Answer { blocks: blocks.clone(), ..Answer::default() };
+        normalize_calls(&mut answer);
+        let kept: Vec<Block> = [0, 1, 3, 4].iter().map(|at: &usize| blocks[*at].clone()).collect();
+        assert_eq!(answer.blocks, kept);
+    }
+
+    #[test]
+    fn a_name_that_no_tool_can_have_can_be_sent_back_and_is_not_run() {
+        let long = "x".repeat(65);
+        for (name, kept) in [
+            ("multi_tool_use.parallel", "multi_tool_use_parallel"),
+            ("", "unnamed"),
+            ("größer", "gr__er"),
+            (&long, &long[..64]),
+        ] {
+            let mut answer = Answer { blocks: vec![call("a", name, 1)], ..Answer::default() };
+            normalize_calls(&mut answer);
+            let call = answer.calls().next().unwrap();
+            assert!(call.name == kept && is_tool_name(kept), "{name}: {call:?}");
+            assert!(call.broken.as_ref().is_some_and(|why| why.contains(name)), "{name}: {call:?}");
+        }
+        let mut answer = Answer { blocks: vec![call("a", "read_file-2", 1)], ..Answer::default() };
+        let before = answer.clone();
+        normalize_calls(&mut answer);
+        assert_eq!(answer, before);
+    }
+}

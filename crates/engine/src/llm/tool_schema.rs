@@ -1,0 +1,242 @@
+//! A tool's schema in the form that every vendor takes. Pure.
+//!
+//! Schemas of tools that others wrote use all of JSON Schema, and vendors refuse a whole request for one of them: for
+//! alternatives at the root (Anthropic, OpenAI), a root that is no object (all), names of properties beyond
+//! `[A-Za-z0-9_.-]{1,64}` (Anthropic), arrays without `items` (OpenAI), references (Gemini), and for what is no JSON
+//! Schema at all. What a model is told of an input may be less than what is checked when it calls.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+/// How deep a schema may go.
+const MAX_DEPTH: usize = 24;
+/// The longest schema, in bytes of JSON. Of a longer one only its root's properties are told, without their own.
+const MAX_SCHEMA_BYTES: usize = 32 * 1024;
+/// How many schemas may be written out where they are referred to: each can refer to others.
+const MAX_INLINED_REFS: usize = 200;
+/// Keywords that say something of a schema as a document, not of a value.
+const DOCUMENT_KEYWORDS: [&str; 10] = [
+    "$schema",
+    "$id",
+    "id",
+    "$anchor",
+    "$dynamicAnchor",
+    "$dynamicRef",
+    "$comment",
+    "$vocabulary",
+    "$defs",
+    "definitions",
+];
+/// Keywords whose values are lists of schemas.
+const COMPOSITION_KEYWORDS: [&str; 3] = ["anyOf", "oneOf", "allOf"];
+
+/// See the module. What is no object's schema becomes that of any object.
+pub(crate) fn normalised(schema: &Value) -> Value {
+    let mut written = SchemaNormalizer { root: schema, inlined: 0 };
+    let mut root = match written.normalize_schema(schema, 0) {
+        Value::Object(root) => root,
+        _ => Map::new(),
+    };
+    flatten_composition(&mut root);
+    root.insert("type".into(), json!("object"));
+    if !root.get("properties").is_some_and(Value::is_object) {
+        root.insert("properties".into(), json!({}));
+    }
+    retain_known_required(&mut root);
+    let whole = Value::Object(root);
+    if whole.to_string().len() > MAX_SCHEMA_BYTES { outline(&whole) } else { whole }
+}
+
+/// The names of the root's properties and their descriptions, for a schema that is too long.
+fn outline(schema: &Value) -> Value {
+    let mut left = MAX_SCHEMA_BYTES / 2;
+    let mut kept = Map::new();
+    for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let mut short = Map::new();
+        for keyword in ["type", "description"] {
+            if let Some(value) = property.get(keyword).filter(|value| value.to_string().len() < 512) {
+                short.insert(keyword.into(), value.clone());
+            }
+        }
+        let len = name.len() + Value::Object(short.clone()).to_string().len();
+        let Some(rest) = left.checked_sub(len) else { break };
+        left = rest;
+        kept.insert(name.clone(), Value::Object(short));
+    }
+    json!({"type": "object", "properties": kept})
+}
+
+/// Writes a schema anew, what it refers to in its place.
+struct SchemaNormalizer<'a> {
+    root: &'a Value,
+    inlined: usize,
+}
+
+impl SchemaNormalizer<'_> {
+    fn normalize_schema(&mut self, schema: &Value, depth: usize) -> Value {
+        // `true` takes anything, as does what is not understood.
+        let Value::Object(from) = schema else { return json!({}) };
+        if depth >= MAX_DEPTH {
+            return json!({});
+        }
+        if let Some(reference) = from.get("$ref") {
+            return self.inline_ref(reference, from, depth);
+        }
+        let mut to = Map::new();
+        for (keyword, value) in from {
+            if !DOCUMENT_KEYWORDS.contains(&keyword.as_str())
+                && let Some(value) = self.normalize_keyword(keyword, value, depth + 1)
+            {
+                to.insert(keyword.clone(), value);
+            }
+        }
+        let is_array = to.get("type").is_some_and(|kind| {
+            kind == "array" || kind.as_array().is_some_and(|kinds| kinds.contains(&json!("array")))
+        });
+        if is_array && !to.contains_key("items") {
+            to.insert("items".into(), json!({}));
+        }
+        retain_known_required(&mut to);
+        Value::Object(to)
+    }
+
+    /// What a reference within the document refers to. One that goes round in a circle ends as anything.
+    fn inline_ref(&mut self, reference: &Value, from: &Map<String, Value>, depth: usize) -> Value {
+        let pointer = reference.as_str().and_then(|reference| reference.strip_prefix('#'));
+        let root = self.root;
+        let target = pointer.and_then(|pointer| root.pointer(pointer));
+        self.inlined += 1;
+        let mut to = match target.filter(|_| self.inlined <= MAX_INLINED_REFS) {
+            Some(target) => self.normalize_schema(target, depth + 1),
+            None => json!({}),
+        };
+        if let (Value::Object(to), Some(description @ Value::String(_))) = (&mut to, from.get("description"))
+        {
+            to.insert("description".into(), description.clone());
+        }
+        to
+    }
+
+    /// A keyword's value; none if it says nothing that vendors take.
+    fn normalize_keyword(&mut self, keyword: &str, value: &Value, depth: usize) -> Option<Value> {
+        match (keyword, value) {
+            ("properties", Value::Object(properties)) => {
+                let takes = properties.iter().filter(|(name, _)| is_property_name(name));
+                let written =
+                    takes.map(|(name, property)| (name.clone(), self.normalize_schema(property, depth)));
+                Some(Value::Object(written.collect()))
+            }
+            // A list of schemas, one for each place, is told as one for all.
+            ("items", Value::Array(places)) => {
+                Some(places.first().map_or_else(|| json!({}), |first| self.normalize_schema(first, depth)))
+            }
+            ("items" | "not" | "contains" | "propertyNames" | "if" | "then" | "else", _) => {
+                Some(self.normalize_schema(value, depth))
+            }
+            ("additionalProperties", Value::Object(_)) => Some(self.normalize_schema(value, depth)),
+            (_, Value::Array(schemas)) if COMPOSITION_KEYWORDS.contains(&keyword) => {
+                let written: Vec<Value> =
+                    schemas.iter().map(|schema| self.normalize_schema(schema, depth)).collect();
+                (!written.is_empty()).then_some(Value::Array(written))
+            }
+            ("enum", Value::Array(values)) => {
+                let mut distinct: Vec<Value> = Vec::new();
+                for value in values {
+                    if !distinct.contains(value) {
+                        distinct.push(value.clone());
+                    }
+                }
+                (!distinct.is_empty()).then_some(Value::Array(distinct))
+            }
+            ("type", Value::String(kind)) => is_type_name(kind).then(|| value.clone()),
+            ("type", Value::Array(kinds)) => {
+                let known: Vec<&Value> =
+                    kinds.iter().filter(|kind| kind.as_str().is_some_and(is_type_name)).collect();
+                match known.as_slice() {
+                    [] => None,
+                    [one] => Some((*one).clone()),
+                    many => Some(json!(many)),
+                }
+            }
+            ("description" | "title" | "format" | "pattern", Value::String(_))
+            | ("const" | "default" | "examples", _)
+            | ("required", Value::Array(_))
+            | (
+                "additionalProperties" | "uniqueItems" | "nullable" | "deprecated" | "readOnly" | "writeOnly",
+                Value::Bool(_),
+            )
+            | (
+                "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" | "minLength"
+                | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties",
+                Value::Number(_),
+            ) => Some(value.clone()),
+            // What is written in another form, or is not JSON Schema's.
+            _ => None,
+        }
+    }
+}
+
+/// Takes alternatives at the root apart: an object of any of them is an object with their properties, of which only
+/// those are required that all of them require.
+fn flatten_composition(root: &mut Map<String, Value>) {
+    for keyword in COMPOSITION_KEYWORDS {
+        let Some(Value::Array(schemas)) = root.remove(keyword) else { continue };
+        let mut required: Option<BTreeSet<String>> = None;
+        for schema in &schemas {
+            for (name, property) in schema.get("properties").and_then(Value::as_object).into_iter().flatten()
+            {
+                let properties = root.entry("properties").or_insert_with(|| json!({}));
+                if let Value::Object(properties) = properties {
+                    properties.entry(name.clone()).or_insert_with(|| property.clone());
+                }
+            }
+            let its = string_set(schema.get("required"));
+            required = Some(match required {
+                None => its,
+                Some(others) if keyword == "allOf" => others.union(&its).cloned().collect(),
+                Some(others) => others.intersection(&its).cloned().collect(),
+            });
+        }
+        let all: BTreeSet<String> =
+            string_set(root.get("required")).into_iter().chain(required.unwrap_or_default()).collect();
+        root.insert("required".into(), json!(all));
+    }
+    for keyword in ["enum", "const", "not", "if", "then", "else"] {
+        root.remove(keyword);
+    }
+}
+
+fn string_set(list: Option<&Value>) -> BTreeSet<String> {
+    let list = list.and_then(Value::as_array).into_iter().flatten();
+    list.filter_map(|name| name.as_str().map(str::to_owned)).collect()
+}
+
+/// Leaves of what is required only what there is, each once.
+fn retain_known_required(schema: &mut Map<String, Value>) {
+    let Some(required) = schema.remove("required") else { return };
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
+    let mut known: Vec<String> = Vec::new();
+    for name in required.as_array().into_iter().flatten().filter_map(Value::as_str) {
+        if properties.contains_key(name) && !known.iter().any(|other| other == name) {
+            known.push(name.to_owned());
+        }
+    }
+    if !known.is_empty() {
+        schema.insert("required".into(), json!(known));
+    }
+}
+
+fn is_type_name(kind: &str) -> bool {
+    matches!(kind, "object" | "array" | "string" | "number" | "integer" | "boolean" | "null")
+}
+
+/// Anthropic's rule, the strictest: <https://platform.claude.com/docs/en/api/messages>.
+fn is_property_name(name: &str) -> bool {
+    let takes = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    (1..=64).contains(&name.len()) && name.bytes().all(takes)
+}
+
+#[cfg(test)]
+#[path = "tool_schema_tests.rs"]
+mod tests;

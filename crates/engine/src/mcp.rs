@@ -1,0 +1,422 @@
+//! Assets: the tool servers that the catalog names, the user's connections to them, and what they take.
+//!
+//! An idle engine has no client of any server: it knows their tools from the brain, and a client is made when a tool is
+//! first called. Whatever shows servers who the user is lies sealed in the brain.
+
+mod clients;
+mod connections;
+mod credentials;
+mod definition;
+mod oauth;
+mod request_auth;
+mod server_directory;
+mod tool;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::assets::{Callback, Connect, ConnectOutcome, Connection, ConnectionStatus, Server};
+use contract::{CallId, ConnectionId};
+use leash::Sandbox;
+use reqwest::Url;
+use serde_json::Value;
+use service::clock::Clock;
+use service::vault::Vault;
+
+use crate::catalog::{Auth, McpServerSpec};
+use crate::store::{Brain, WriteError};
+use crate::tools::{Tool, WebAllowlist};
+
+use clients::{ClientError, Clients};
+use connections::Connections;
+use credentials::{CredentialSecret, Credentials};
+pub(crate) use definition::ToolDefinition;
+#[cfg(test)]
+pub(crate) use oauth::fixture;
+use oauth::{CompletedAuthorization, OAuth};
+use request_auth::{AuthError, RequestAuth};
+use server_directory::ServerDirectory;
+
+/// How long a server may take to be connected.
+const SERVER_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long what is just being stored may take at the engine's end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What connections need of the configuration.
+#[derive(Clone, Debug, Default)]
+pub struct McpSettings {
+    /// Seals credentials; without it none can be kept.
+    pub encryption_key: Option<service::vault::MasterKey>,
+    /// The product's address, to which authorization servers send people back.
+    pub redirect_base: Option<Url>,
+    /// Where the product serves the client's metadata.
+    pub client_metadata_url: Option<Url>,
+    /// What may be reached although it is not public.
+    pub web_allowlist: WebAllowlist,
+}
+
+/// Why something was not done with a server or a connection.
+#[derive(Debug, thiserror::Error)]
+pub enum McpError {
+    /// The request asks for something that cannot be.
+    #[error("{0}")]
+    Invalid(String),
+    /// The catalog names no such server.
+    #[error("the catalog names no server `{0}`; `GET /assets/servers` lists those there are")]
+    UnknownServer(String),
+    /// There is no such connection.
+    #[error("there is no such connection; `GET /assets/connections` lists those there are")]
+    UnknownConnection,
+    /// Something must be set before.
+    #[error("{0}")]
+    NotConfigured(&'static str),
+    /// The `state` of an authorization is not one that waits.
+    #[error("`state`: it is unknown, was used already, or is older than ten minutes; connect again")]
+    InvalidState,
+    /// Another authorization server answered.
+    #[error("`iss`: another authorization server answered than the one that was asked; connect again")]
+    InvalidIssuer,
+    /// No leave was given.
+    #[error("the authorization server gave no leave: {0}")]
+    Denied(String),
+    /// The server does not take what shows it who the user is.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// The server, or its authorization server, cannot be reached or refuses.
+    #[error("{0}")]
+    Failed(String),
+    /// The engine is stopping.
+    #[error("the engine is stopping")]
+    Stopping,
+    /// It could not be stored.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// It could not be read.
+    #[error("the brain could not be read")]
+    Read(#[from] rusqlite::Error),
+}
+
+/// No key to seal with.
+pub(crate) const NO_ENCRYPTION_KEY: McpError = McpError::NotConfigured(
+    "credentials cannot be kept: AD_ENCRYPTION_KEY is not set. Set it to 32 random bytes in URL-safe base64 (43 \
+     characters) and start the engine again",
+);
+
+/// See the module.
+#[derive(Clone)]
+pub struct Mcp(Arc<Inner>);
+
+struct Inner {
+    directory: Arc<ServerDirectory>,
+    connections: Arc<Connections>,
+    clients: Clients,
+    oauth: OAuth,
+    redirect_base: Option<Url>,
+}
+
+impl Mcp {
+    /// What `brain` knows of connections, to servers that `leash` runs where they are programs.
+    pub(crate) fn open(
+        brain: &Brain,
+        settings: McpSettings,
+        leash: Option<Arc<Sandbox>>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, rusqlite::Error> {
+        let vault = settings.encryption_key.as_ref().and_then(|key| Vault::new(key).ok()).map(Arc::new);
+        let connections = Arc::new(Connections::open(brain.clone(), vault, clock, settings.web_allowlist)?);
+        let directory = Arc::<ServerDirectory>::default();
+        let parts = (Arc::clone(&connections), Arc::clone(&directory));
+        let oauth = OAuth::new(parts, settings.redirect_base.clone(), settings.client_metadata_url);
+        Ok(Self(Arc::new(Inner {
+            directory,
+            clients: Clients::new(Arc::clone(&connections), leash),
+            connections,
+            oauth,
+            redirect_base: settings.redirect_base,
+        })))
+    }
+
+    /// Takes these servers for those that there are.
+    pub(crate) fn set_server_specs(&self, servers: &[Arc<McpServerSpec>]) {
+        let old = self.0.directory.replace(servers);
+        for server in old.iter().filter(|server| !servers.contains(server)) {
+            self.0.clients.drop_client(&server.name);
+        }
+        self.0.connections.bump_generation();
+    }
+
+    /// Grows whenever there may be other tools than before.
+    pub(crate) fn generation(&self) -> u64 {
+        self.0.connections.generation()
+    }
+
+    /// The tools of all servers that are connected, by their servers' names in order.
+    pub(crate) fn tools(&self) -> Vec<Arc<dyn Tool>> {
+        let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
+        for spec in self.directory() {
+            for definition in self.0.connections.tools(&spec) {
+                let caller = ServerHandle { mcp: self.clone(), spec: Arc::clone(&spec) };
+                tools.push(Arc::new(tool::ServerTool::new(caller, definition)));
+            }
+        }
+        tools
+    }
+
+    /// The servers that the catalog names.
+    pub(crate) fn servers(&self) -> Vec<Server> {
+        let server = |spec: Arc<McpServerSpec>| Server {
+            description: spec.description.clone(),
+            transport: spec.transport_kind(),
+            auth: spec.auth_kind(),
+            connected: self.0.connections.status(&spec.name) == Some(ConnectionStatus::Connected)
+                && self.0.connections.identity_matches_or_absent(&spec),
+            name: spec.name.clone(),
+        };
+        self.directory().into_iter().map(server).collect()
+    }
+
+    /// The connections, the oldest first.
+    pub(crate) fn connections(&self) -> Result<Vec<Connection>, McpError> {
+        let mut listed = self.0.connections.list()?;
+        let directory = self.directory();
+        for connection in &mut listed {
+            let spec = directory.iter().find(|spec| spec.name == connection.server);
+            let error = match spec {
+                None => "the catalog names no such server any more",
+                Some(spec) if !self.0.connections.identity_matches_or_absent(spec) => {
+                    "the catalog means another server by this name now: connect it again"
+                }
+                Some(_) => continue,
+            };
+            connection.status = ConnectionStatus::Error;
+            connection.error = Some(error.into());
+            connection.tools.clear();
+        }
+        Ok(listed)
+    }
+
+    /// Connects a server, or says what the user must do for that. It is done to its end also where the caller goes away.
+    pub(crate) async fn connect(&self, connect: Connect) -> Result<ConnectOutcome, McpError> {
+        let assets = self.clone();
+        let connecting = self.0.connections.spawn(async move { assets.connect_locked(connect).await });
+        connecting.await.unwrap_or(Err(McpError::Stopping))
+    }
+
+    async fn connect_locked(&self, connect: Connect) -> Result<ConnectOutcome, McpError> {
+        let Connect { server, credentials, redirect_to } = connect;
+        let spec = self.server(&server)?;
+        let redirect_to = redirect_to.map(|address| self.redirect_target(&spec, &address)).transpose()?;
+        let _turn = self.0.connections.lock_server(&spec.name).await;
+        let key = match (&spec.auth, credentials) {
+            (Auth::ApiKey(_), Some(credentials)) => Some(credentials::validate_api_key(credentials.api_key)?),
+            (Auth::ApiKey(_) | Auth::None | Auth::OAuth { .. }, None) => None,
+            (Auth::None | Auth::OAuth { .. }, Some(_)) => {
+                let message = "`credentials`: this server takes none; see `auth` in `GET /assets/servers`";
+                return Err(McpError::Invalid(message.into()));
+            }
+        };
+        match &spec.auth {
+            Auth::None => {}
+            Auth::ApiKey(_) | Auth::OAuth { .. } if !self.0.connections.can_seal() => {
+                return Err(NO_ENCRYPTION_KEY);
+            }
+            Auth::ApiKey(_) => {
+                if key.is_none() && self.0.connections.credentials(&spec)?.is_none() {
+                    let message = "`credentials`: this server needs {\"api_key\": …}";
+                    return Err(McpError::Invalid(message.into()));
+                }
+            }
+            Auth::OAuth { .. } => {
+                // What is there may still do. If the server does not take it, the user is asked.
+                let is_revoked = self.0.connections.status(&spec.name) == Some(ConnectionStatus::Expired);
+                if !is_revoked && let Ok(access) = self.request_auth(&spec) {
+                    match self.establish(&spec, access, None).await {
+                        Ok(()) => return self.connected_outcome(&spec),
+                        Err(McpError::Unauthorized(_)) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                return self.0.oauth.authorize(&spec, redirect_to).await;
+            }
+        }
+        let access = match &key {
+            Some(key) => RequestAuth::ApiKey(key.clone()),
+            None => self.request_auth(&spec)?,
+        };
+        self.establish(&spec, access, key.map(|key| Credentials::new(&spec, CredentialSecret::ApiKey(key))))
+            .await?;
+        self.connected_outcome(&spec)
+    }
+
+    /// Finishes an authorization; where the user's browser is to be sent, if somebody said.
+    pub(crate) async fn callback(&self, callback: Callback) -> Result<(ConnectionId, Option<Url>), McpError> {
+        let assets = self.clone();
+        // A code is good once: what it is exchanged for is kept whether or not the caller still waits.
+        let finishing = self.0.connections.spawn(async move {
+            // The server's turn lasts until the end.
+            let CompletedAuthorization { spec, redirect_to, server_lock: _turn } =
+                assets.0.oauth.finish(callback).await?;
+            assets.0.clients.drop_client(&spec.name);
+            assets.establish(&spec, assets.request_auth(&spec)?, None).await?;
+            let connection = assets.0.connections.id(&spec.name).ok_or(McpError::InvalidState)?;
+            Ok((connection, redirect_to))
+        });
+        finishing.await.unwrap_or(Err(McpError::Stopping))
+    }
+
+    /// Ends a connection: revokes what it has, where that can be done, and forgets it.
+    pub(crate) async fn disconnect(&self, connection: &str) -> Result<(), McpError> {
+        let connection: ConnectionId = connection.parse().map_err(|_| McpError::UnknownConnection)?;
+        let assets = self.clone();
+        let ending = self.0.connections.spawn(async move {
+            let unknown = McpError::UnknownConnection;
+            let Some(server) = assets.0.connections.server_by_id(connection) else { return Err(unknown) };
+            let _turn = assets.0.connections.lock_server(&server).await;
+            if assets.0.connections.server_by_id(connection).is_none() {
+                return Err(unknown);
+            }
+            assets.0.clients.drop_client(&server);
+            match assets
+                .server(&server)
+                .ok()
+                .filter(|spec| assets.0.connections.identity_matches_or_absent(spec))
+            {
+                Some(spec) => assets.0.oauth.revoke(&spec).await,
+                None => assets.0.oauth.revoke_orphaned_tokens(&server).await,
+            }
+            assets.0.connections.remove(&server).await?;
+            // A call that came in between has no right to its client any more.
+            assets.0.clients.drop_client(&server);
+            tracing::info!(server, "A tool server was disconnected.");
+            Ok(())
+        });
+        ending.await.unwrap_or(Err(McpError::Stopping))
+    }
+
+    /// What the product is to serve as the client's metadata.
+    pub(crate) fn client_metadata(&self) -> Result<Value, McpError> {
+        self.0.oauth.client_metadata()
+    }
+
+    /// Gives up these calls, where they wait for a person: their turn is over.
+    pub(crate) fn cancel_suspended_calls(&self, calls: impl Iterator<Item = CallId>) {
+        calls.for_each(|call| self.0.clients.cancel_suspended(call));
+    }
+
+    /// Ends all clients, programs too, and waits for what is just being stored.
+    pub(crate) async fn close(&self) {
+        self.0.clients.close();
+        self.0.connections.close(CLOSE_TIMEOUT).await;
+    }
+
+    /// Asks the server for its tools, and takes down what it said, with `credentials` where they are new.
+    async fn establish(
+        &self,
+        spec: &Arc<McpServerSpec>,
+        access: RequestAuth,
+        credentials: Option<Credentials>,
+    ) -> Result<(), McpError> {
+        if credentials.is_some() {
+            self.0.clients.drop_client(&spec.name);
+        }
+        let listing =
+            tokio::time::timeout(SERVER_CONNECT_TIMEOUT, self.0.clients.list_tools(spec, access.clone()));
+        let late = |_| {
+            Err(ClientError::Failed(format!(
+                "it did not answer within {} seconds",
+                SERVER_CONNECT_TIMEOUT.as_secs()
+            )))
+        };
+        let tools = match listing.await.unwrap_or_else(late) {
+            Ok(tools) => tools,
+            Err(error) => return Err(self.record_connect_failure(spec, &access, &error).await),
+        };
+        tracing::info!(server = spec.name, tools = tools.len(), "A tool server is connected.");
+        self.0.connections.establish(spec, tools, credentials).await?;
+        self.0.clients.mark_tools_recorded(&spec.name);
+        Ok(())
+    }
+
+    /// What a connection that there is already says of that.
+    async fn record_connect_failure(
+        &self,
+        spec: &McpServerSpec,
+        access: &RequestAuth,
+        error: &ClientError,
+    ) -> McpError {
+        let is_let_in =
+            !matches!(error, ClientError::Unauthorized(_) | ClientError::Auth(AuthError::Expired(_)));
+        let status = if is_let_in { ConnectionStatus::Error } else { access.status_if_refused() };
+        self.0.clients.drop_client(&spec.name);
+        self.0.connections.record_failure(&spec.name, status, &error.to_string()).await;
+        let told = format!("the server `{}` cannot be connected: {error}", spec.name);
+        if is_let_in { McpError::Failed(told) } else { McpError::Unauthorized(told) }
+    }
+
+    fn connected_outcome(&self, spec: &McpServerSpec) -> Result<ConnectOutcome, McpError> {
+        let connection = self.0.connections.id(&spec.name).ok_or(McpError::UnknownConnection)?;
+        Ok(ConnectOutcome::Connected { connection })
+    }
+
+    /// What requests to a server carry, as far as the brain knows.
+    fn request_auth(&self, spec: &Arc<McpServerSpec>) -> Result<RequestAuth, McpError> {
+        match (&spec.auth, self.0.connections.credentials(spec)?) {
+            (Auth::ApiKey(_), Some(CredentialSecret::ApiKey(key))) => Ok(RequestAuth::ApiKey(key)),
+            (Auth::OAuth { .. }, Some(CredentialSecret::OAuthTokens(_))) => {
+                Ok(RequestAuth::OAuth(self.0.oauth.token_source(spec)))
+            }
+            (Auth::None, _) => Ok(RequestAuth::None),
+            (Auth::ApiKey(_) | Auth::OAuth { .. }, _) => Err(McpError::Failed(format!(
+                "nothing is kept that shows the server `{}` who the user is: the user must connect it again",
+                spec.name
+            ))),
+        }
+    }
+
+    /// The address, if a browser may be sent to it.
+    fn redirect_target(&self, spec: &McpServerSpec, address: &str) -> Result<Url, McpError> {
+        if !matches!(spec.auth, Auth::OAuth { .. }) {
+            let message = "`redirect_to`: this server needs no authorization, so nobody is sent anywhere";
+            return Err(McpError::Invalid(message.into()));
+        }
+        let Some(base) = &self.0.redirect_base else { return Err(oauth::NO_REDIRECT_BASE) };
+        let plain = |url: &Url| url.username().is_empty() && url.password().is_none();
+        Url::parse(address).ok().filter(|url| url.origin() == base.origin() && plain(url)).ok_or_else(|| {
+            let origin = base.origin().ascii_serialization();
+            McpError::Invalid(format!("`redirect_to`: must be an address that begins with {origin}"))
+        })
+    }
+
+    fn directory(&self) -> Vec<Arc<McpServerSpec>> {
+        self.0.directory.all()
+    }
+
+    fn server(&self, name: &str) -> Result<Arc<McpServerSpec>, McpError> {
+        self.0.directory.find(name).ok_or_else(|| McpError::UnknownServer(name.to_owned()))
+    }
+}
+
+/// What a tool of a server calls it through.
+#[derive(Clone)]
+struct ServerHandle {
+    mcp: Mcp,
+    spec: Arc<McpServerSpec>,
+}
+
+impl ServerHandle {
+    fn clients(&self) -> &Clients {
+        &self.mcp.0.clients
+    }
+
+    /// What the call is to carry. A turn may still have the tools of a server that was disconnected meanwhile.
+    fn request_auth(&self) -> Result<RequestAuth, McpError> {
+        if !self.mcp.0.connections.identity_matches(&self.spec) {
+            let reason = format!("the server `{}` is not connected any more", self.spec.name);
+            return Err(McpError::Failed(reason));
+        }
+        self.mcp.request_auth(&self.spec)
+    }
+}
+
+#[cfg(test)]
+mod callback_tests;

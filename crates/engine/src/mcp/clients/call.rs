@@ -1,0 +1,282 @@
+//! A call under way at a server: sent, asked in its course, answered, done.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use rmcp::RoleClient;
+use rmcp::model::{
+    CallToolRequest, CallToolRequestParams, ClientRequest, ElicitRequestParams, ElicitResult, InputRequest,
+    InputRequiredResult, InputResponses, ServerResult,
+};
+use rmcp::service::{PeerRequestOptions, RequestHandle, ServiceError};
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::content::render_result;
+use super::elicitation::{ParsedAnswer, Prompt, decline_result};
+use super::elicitation_router::{CallRegistration, ElicitationRequest};
+use super::failure::{CallFailure, call_failure};
+use super::session::Session;
+use super::{CallOutcome, ClientError, ToolCall};
+use crate::fault_injection::{Mutation, active};
+use crate::tools::Question;
+
+/// How often a server may ask for input in one call before it is given up.
+const MAX_ROUNDS: usize = 10;
+/// The most questions of one call; more are declined.
+const MAX_QUESTIONS: usize = 32;
+/// How often a person is asked again for an answer that can be taken.
+const MAX_ANSWER_ATTEMPTS: usize = 3;
+/// How long to wait before a call is taken up again that a server only put off.
+const EMPTY_ROUND_DELAY: Duration = Duration::from_secs(1);
+
+/// A call under way. Dropped, it is cancelled at the server.
+pub(super) struct Call {
+    params: CallToolRequestParams,
+    request: InFlightRequest,
+    registration: CallRegistration,
+    elicitations: mpsc::Receiver<ElicitationRequest>,
+    pending_prompt: Option<PendingPrompt>,
+    round: Option<InputRound>,
+    round_count: usize,
+    question_count: usize,
+    may_elicit: bool,
+}
+
+/// A question that waits for a person.
+struct PendingPrompt {
+    prompt: Prompt,
+    attempts: usize,
+    target: AnswerTarget,
+}
+
+/// Whom an answer goes to.
+enum AnswerTarget {
+    /// The server, which waits.
+    Server(oneshot::Sender<ElicitResult>),
+    /// The next round of the call, under this name.
+    Round(String),
+}
+
+/// What a server wants to know before it goes on with a call, by the revision of 2026-07-28.
+struct InputRound {
+    request_state: Option<String>,
+    unanswered: VecDeque<(String, ElicitRequestParams)>,
+    responses: InputResponses,
+}
+
+/// A request at the server. Dropped before it is answered, it is cancelled there.
+struct InFlightRequest(Option<RequestHandle<RoleClient>>);
+
+impl Drop for InFlightRequest {
+    fn drop(&mut self) {
+        if active(Mutation::KeepCalling) {
+            return;
+        }
+        let (Some(handle), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current()) else {
+            return;
+        };
+        runtime.spawn(handle.cancel(Some("nobody waits for it any more".into())));
+    }
+}
+
+impl InFlightRequest {
+    async fn response(&mut self) -> Option<Result<ServerResult, ServiceError>> {
+        let handle = self.0.as_mut()?;
+        let response = (&mut handle.rx).await.ok();
+        self.0 = None;
+        response
+    }
+}
+
+impl Call {
+    /// Sends a call.
+    pub(super) async fn send(live: &Session, call: &ToolCall<'_>) -> Result<Self, CallFailure> {
+        let mut params = CallToolRequestParams::new(call.tool.to_owned());
+        params.arguments = Some(call.input.as_object().cloned().unwrap_or_default());
+        let may_elicit = call.may_elicit;
+        let (seat, asks) = live.router.register(may_elicit);
+        let request = send_request(live, &seat, params.clone()).await?;
+        Ok(Self {
+            params,
+            request,
+            registration: seat,
+            elicitations: asks,
+            pending_prompt: None,
+            round: None,
+            round_count: 0,
+            question_count: 0,
+            may_elicit,
+        })
+    }
+
+    /// Goes on until it is done or asks something.
+    pub(super) async fn drive(&mut self, live: &Session) -> Result<CallOutcome, CallFailure> {
+        let timeout = live.spec.timeout;
+        let heard = live.transport_state.received_count();
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(question) = self.next_round_question(live) {
+                return Ok(CallOutcome::Ask(question));
+            }
+            if let Some(round) = self.round.take() {
+                self.send_round(live, round).await?;
+            }
+            let response = tokio::select! {
+                biased;
+                response = self.request.response() => response,
+                Some(asked) = self.elicitations.recv() => {
+                    match self.handle_elicitation(live, asked) {
+                        Some(question) => return Ok(CallOutcome::Ask(question)),
+                        None => continue,
+                    }
+                }
+                () = live.transport_state.wait_ended() => None,
+                () = tokio::time::sleep_until(deadline) => {
+                    live.record_timeout(heard);
+                    return Err(CallFailure::TimedOut(format!("it did not answer within {} seconds", timeout.as_secs_f64())));
+                }
+            };
+            let result = match response {
+                Some(Ok(result)) => result,
+                Some(Err(error)) => return Err(call_failure(error, &live.transport_state)),
+                None => return Err(CallFailure::OutcomeUnknown(live.transport_state.reason().to_owned())),
+            };
+            match result {
+                ServerResult::InputRequiredResult(result) => self.begin_round(result)?,
+                ServerResult::CreateTaskResult(_) => {
+                    return Err(CallFailure::OutcomeUnknown(
+                        "it answers with a task, which was not asked for".into(),
+                    ));
+                }
+                result => return call_outcome(&result),
+            }
+        }
+    }
+
+    /// Takes a person's answer; a question again where it cannot be taken.
+    pub(super) fn submit_answer(&mut self, live: &Session, answer: &str) -> Option<Question> {
+        let mut asking = self.pending_prompt.take()?;
+        let result = match asking.prompt.parse_answer(answer) {
+            ParsedAnswer::Valid(result) => result,
+            ParsedAnswer::Invalid(_) if asking.attempts == MAX_ANSWER_ATTEMPTS => decline_result(),
+            ParsedAnswer::Invalid(reason) => {
+                asking.attempts += 1;
+                let question = asking.prompt.question(&live.spec.name, Some(&reason));
+                self.pending_prompt = Some(asking);
+                return Some(question);
+            }
+        };
+        match asking.target {
+            AnswerTarget::Server(server) => drop(server.send(result)),
+            AnswerTarget::Round(name) => self.record_response(name, &result),
+        }
+        self.registration.set_waiting_for_user(false);
+        None
+    }
+
+    fn handle_elicitation(&mut self, live: &Session, asked: ElicitationRequest) -> Option<Question> {
+        let Some(prompt) = self.prompt_for(&asked.params) else {
+            // A server that waits no more has given up asking.
+            drop(asked.answer.send(decline_result()));
+            return None;
+        };
+        Some(self.begin_prompt(live, prompt, AnswerTarget::Server(asked.answer)))
+    }
+
+    /// What a person is asked; none where nobody is, or nobody can be asked that.
+    fn prompt_for(&self, params: &ElicitRequestParams) -> Option<Prompt> {
+        if self.may_elicit && self.question_count < MAX_QUESTIONS {
+            Prompt::from_params(params)
+        } else {
+            None
+        }
+    }
+
+    fn begin_prompt(&mut self, live: &Session, prompt: Prompt, to: AnswerTarget) -> Question {
+        let question = prompt.question(&live.spec.name, None);
+        self.pending_prompt = Some(PendingPrompt { prompt, attempts: 0, target: to });
+        self.question_count += 1;
+        self.registration.set_waiting_for_user(true);
+        question
+    }
+
+    /// What of a round nobody has answered yet. What no person can be asked is declined.
+    fn next_round_question(&mut self, live: &Session) -> Option<Question> {
+        loop {
+            let (name, params) = self.round.as_mut()?.unanswered.pop_front()?;
+            match self.prompt_for(&params) {
+                Some(prompt) => return Some(self.begin_prompt(live, prompt, AnswerTarget::Round(name))),
+                None => self.record_response(name, &decline_result()),
+            }
+        }
+    }
+
+    fn record_response(&mut self, name: String, result: &ElicitResult) {
+        if let (Some(round), Ok(result)) = (&mut self.round, serde_json::to_value(result)) {
+            round.responses.insert(name, result);
+        }
+    }
+
+    fn begin_round(&mut self, required: InputRequiredResult) -> Result<(), CallFailure> {
+        let refused = |reason: &str| CallFailure::Refused(ClientError::Failed(reason.into()));
+        self.round_count += 1;
+        if self.round_count > MAX_ROUNDS {
+            return Err(refused("it asks for input again and again"));
+        }
+        let mut open = VecDeque::new();
+        for (name, request) in required.input_requests.unwrap_or_default() {
+            let InputRequest::Elicitation(request) = request else {
+                return Err(refused("it asks for something that this client does not offer"));
+            };
+            open.push_back((name, request.params));
+        }
+        self.round = Some(InputRound {
+            request_state: required.request_state,
+            unanswered: open,
+            responses: InputResponses::new(),
+        });
+        Ok(())
+    }
+
+    async fn send_round(&mut self, live: &Session, round: InputRound) -> Result<(), CallFailure> {
+        if round.responses.is_empty() {
+            tokio::time::sleep(EMPTY_ROUND_DELAY).await;
+        }
+        let mut params = self.params.clone();
+        params.input_responses = (!round.responses.is_empty()).then_some(round.responses);
+        params.request_state = round.request_state;
+        self.request = send_request(live, &self.registration, params).await?;
+        Ok(())
+    }
+}
+
+async fn send_request(
+    live: &Session,
+    seat: &CallRegistration,
+    params: CallToolRequestParams,
+) -> Result<InFlightRequest, CallFailure> {
+    let request = ClientRequest::CallToolRequest(CallToolRequest::new(params));
+    let options = PeerRequestOptions::no_options();
+    let handle = live.peer.send_request_with_option(request, options).await;
+    let handle = handle.map_err(|_| CallFailure::NotSent(live.transport_state.reason().to_owned()))?;
+    seat.set_request(&handle.id);
+    Ok(InFlightRequest(Some(handle)))
+}
+
+fn call_outcome(result: &ServerResult) -> Result<CallOutcome, CallFailure> {
+    let value = serde_json::to_value(result).unwrap_or(Value::Null);
+    let told = render_result(&value);
+    if told.is_error {
+        Err(CallFailure::Refused(ClientError::Tool(told.text)))
+    } else {
+        Ok(CallOutcome::Done(told.text))
+    }
+}
+
+/// A call that waits for a person, since when.
+pub(super) struct SuspendedCall {
+    pub(super) call: Call,
+    pub(super) suspended_at: Instant,
+}

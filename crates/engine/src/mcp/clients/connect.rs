@@ -1,0 +1,223 @@
+//! How a client is made: a transport, the protocol's first words, and the tools that the server has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leash::Sandbox;
+use rmcp::RoleClient;
+use rmcp::model::ProtocolVersion;
+use rmcp::service::{
+    ClientInitializeError, ClientLifecycleMode, RunningService, serve_client_with_lifecycle,
+};
+use rmcp::transport::Transport;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::ClientError;
+use super::elicitation_router::{ElicitationRouter, SessionHandler};
+use super::failure::{connect_error, refusal_status};
+use super::http::HttpEndpoint;
+use super::http_sse::HttpSse;
+use super::session::Session;
+use super::stdio::StdioTransport;
+use super::transport_guard::{GuardedTransport, TransportState};
+use crate::catalog::{McpServerSpec, Transport as Kind};
+use crate::mcp::ToolDefinition;
+use crate::mcp::request_auth::RequestAuth;
+
+/// How far apart a server is started at the least.
+const MIN_START_INTERVAL: Duration = Duration::from_secs(1);
+/// How often in a row it may fail until it is left alone, and for how long that is.
+const MAX_CONSECUTIVE_FAILURES: u32 = 3;
+const CIRCUIT_OPEN_DURATION: Duration = Duration::from_secs(30);
+/// How long a first word takes that a server does not know and passes over: it is not said to it again.
+const SLOW_PROBE_THRESHOLD: Duration = Duration::from_secs(5);
+/// How long a client must last for its end to be no failure.
+const MIN_STABLE_DURATION: Duration = Duration::from_secs(10);
+
+/// Which of the protocol's two lives a server leads, as far as that is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ProtocolEra {
+    /// It is asked.
+    #[default]
+    Unknown,
+    /// It wants the handshake of the revisions before 2026-07-28, and does not bear to be asked.
+    Handshake,
+}
+
+/// A client that was made.
+pub(super) struct NewSession {
+    pub(super) session: Arc<Session>,
+    pub(super) service: RunningService<RoleClient, SessionHandler>,
+    pub(super) tools: Vec<ToolDefinition>,
+}
+
+/// How a server has fared of late.
+#[derive(Default)]
+pub(super) struct Connector {
+    era: ProtocolEra,
+    failures: u32,
+    last_start: Option<Instant>,
+    last_failure: Option<(Instant, String)>,
+}
+
+impl Connector {
+    /// Waits until a server may be started; not at all where it only fails, unless somebody insists.
+    pub(super) async fn wait_to_start(&mut self, insists: bool) -> Result<(), ClientError> {
+        if let Some((when, reason)) = &self.last_failure
+            && self.failures >= MAX_CONSECUTIVE_FAILURES
+            && let Some(left) = CIRCUIT_OPEN_DURATION.checked_sub(when.elapsed())
+            && !insists
+        {
+            let seconds = left.as_secs() + 1;
+            let failures = self.failures;
+            return Err(ClientError::Failed(format!(
+                "it failed {failures} times in a row and is left alone for {seconds} seconds; the last time: {reason}"
+            )));
+        }
+        if let Some(started) = self.last_start {
+            tokio::time::sleep_until(started + MIN_START_INTERVAL).await;
+        }
+        self.last_start = Some(Instant::now());
+        Ok(())
+    }
+
+    /// A server could not be connected.
+    pub(super) fn record_failure(&mut self, reason: String) {
+        self.failures += 1;
+        self.last_failure = Some((Instant::now(), reason));
+        self.era = ProtocolEra::Unknown;
+    }
+
+    /// A client has ended.
+    pub(super) fn record_end(&mut self, live: &Session) {
+        if live.connected_at.elapsed() < MIN_STABLE_DURATION {
+            self.failures += 1;
+            self.last_failure = Some((Instant::now(), live.transport_state.reason().to_owned()));
+        } else {
+            self.failures = 0;
+        }
+    }
+
+    /// Makes a client, and asks it for the server's tools.
+    pub(super) async fn connect(
+        &mut self,
+        spec: &Arc<McpServerSpec>,
+        access: &RequestAuth,
+        leash: Option<&Sandbox>,
+        owner: &CancellationToken,
+        patience: Duration,
+    ) -> Result<NewSession, ClientError> {
+        let connecting = async {
+            let (live, service) = match &spec.transport {
+                Kind::Stdio { .. } => self.connect_program(spec, access, leash, owner).await?,
+                Kind::Http { .. } => connect_http(spec, access, owner).await?,
+            };
+            let tools = live.list_tools().await?;
+            Ok(NewSession { session: live, service, tools })
+        };
+        let late =
+            |_| ClientError::Failed(format!("it did not answer within {} seconds", patience.as_secs()));
+        tokio::time::timeout(patience, connecting).await.map_err(late)?
+    }
+
+    async fn connect_program(
+        &mut self,
+        spec: &Arc<McpServerSpec>,
+        access: &RequestAuth,
+        leash: Option<&Sandbox>,
+        owner: &CancellationToken,
+    ) -> Result<(Arc<Session>, RunningService<RoleClient, SessionHandler>), ClientError> {
+        if self.era == ProtocolEra::Unknown {
+            let line = TransportState::new(owner);
+            let transport = StdioTransport::start(leash, spec, access, &line).await?;
+            let began = Instant::now();
+            match initialize_session(transport, &line, spec, access, auto_lifecycle()).await {
+                Ok(met) => {
+                    let info = met.0.peer.peer_info();
+                    let is_old = info.is_some_and(|info| info.protocol_version.has_initialize());
+                    if is_old && began.elapsed() > SLOW_PROBE_THRESHOLD {
+                        self.era = ProtocolEra::Handshake;
+                    }
+                    return Ok(met);
+                }
+                // Old servers may end at a first word that they do not know.
+                Err(ClientInitializeError::ConnectionClosed(_)) => {}
+                Err(error) => return Err(connect_error(error, &line)),
+            }
+        }
+        let line = TransportState::new(owner);
+        let transport = StdioTransport::start(leash, spec, access, &line).await?;
+        let met = initialize_session(transport, &line, spec, access, ClientLifecycleMode::Initialize).await;
+        let met = met.map_err(|error| connect_error(error, &line))?;
+        self.era = ProtocolEra::Handshake;
+        Ok(met)
+    }
+}
+
+async fn connect_http(
+    spec: &Arc<McpServerSpec>,
+    access: &RequestAuth,
+    owner: &CancellationToken,
+) -> Result<(Arc<Session>, RunningService<RoleClient, SessionHandler>), ClientError> {
+    let address = HttpEndpoint::new(spec, access)?;
+    let line = TransportState::new(owner);
+    let error = match initialize_session(
+        address.streamable_transport(Arc::clone(&line)),
+        &line,
+        spec,
+        access,
+        auto_lifecycle(),
+    )
+    .await
+    {
+        Ok(met) => return Ok(met),
+        Err(error) => error,
+    };
+    // As the protocol has it: where nothing may be posted, the server may be one of the oldest.
+    if matches!(refusal_status(&error), Some(400 | 404 | 405))
+        && let line = TransportState::new(owner)
+        && let Ok(transport) = HttpSse::open(&address, Arc::clone(&line)).await
+    {
+        let met = initialize_session(transport, &line, spec, access, ClientLifecycleMode::Initialize).await;
+        return met.map_err(|error| connect_error(error, &line));
+    }
+    Err(connect_error(error, &line))
+}
+
+/// The newest revision where the server speaks it, else the handshake of the older ones.
+fn auto_lifecycle() -> ClientLifecycleMode {
+    ClientLifecycleMode::Auto {
+        preferred_versions: vec![ProtocolVersion::LATEST],
+        legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
+    }
+}
+
+/// Says the protocol's first words.
+async fn initialize_session<T>(
+    transport: T,
+    line: &Arc<TransportState>,
+    spec: &Arc<McpServerSpec>,
+    access: &RequestAuth,
+    mode: ClientLifecycleMode,
+) -> Result<(Arc<Session>, RunningService<RoleClient, SessionHandler>), ClientInitializeError>
+where
+    T: Transport<RoleClient> + 'static,
+{
+    let (desk, tools_changed) = (Arc::<ElicitationRouter>::default(), Arc::new(Notify::new()));
+    let handler = SessionHandler { router: Arc::clone(&desk), tools_changed: Arc::clone(&tools_changed) };
+    let guarded = GuardedTransport::new(transport, Arc::clone(line));
+    let service = serve_client_with_lifecycle(handler, guarded, mode).await?;
+    let version = service.peer_info().map(|info| info.protocol_version.clone());
+    if !version.as_ref().is_some_and(|version| ProtocolVersion::KNOWN_VERSIONS.contains(version)) {
+        line.end("it speaks an unknown revision of the protocol");
+        return Err(ClientInitializeError::NoCompatibleProtocolVersion {
+            client_supported: ProtocolVersion::KNOWN_VERSIONS.to_vec(),
+            server_supported: version.into_iter().collect(),
+        });
+    }
+    let peer = service.peer().clone();
+    let parts = (desk, Arc::clone(line), tools_changed);
+    Ok((Session::new(Arc::clone(spec), access.clone(), peer, parts), service))
+}

@@ -1,0 +1,42 @@
+//! Results as servers send them.
+
+use serde_json::json;
+
+use super::*;
+
+fn text(result: &Value) -> String {
+    render_result(result).text
+}
+
+#[test]
+fn texts_come_as_they_are_and_other_content_is_named() {
+    let result = json!({"content": [
+        {"type": "text", "text": "one"},
+        {"type": "image", "data": "AAAA", "mimeType": "image/png"},
+        {"type": "audio", "data": "AAA=", "mimeType": "audio/wav"},
+        {"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}},
+        {"type": "resource", "resource": {"uri": "file:///b", "blob": "AA==", "mimeType": "a/b"}},
+        {"type": "resource_link", "uri": "https://c", "name": "c", "description": "far"},
+        {"type": "hologram"},
+    ]});
+    assert_eq!(
+        text(&result),
+        "one\n[image, image/png, 3 bytes, not shown]\n[audio, audio/wav, 2 bytes, not shown]\n[resource file:///a]\n\
+         inside\n[resource file:///b, a/b, 1 bytes, not shown]\n[link to https://c, c, far]\n\
+         [content of the unknown type \"hologram\", left out]"
+    );
+}
+
+#[test]
+fn structured_content_is_shown_where_there_is_no_text() {
+    assert_eq!(text(&json!({"content": [], "structuredContent": {"a": 1}})), "{\"a\":1}");
+    let both = json!({"content": [{"type": "text", "text": "a is 1"}], "structuredContent": {"a": 1}});
+    assert_eq!(text(&both), "a is 1");
+    assert_eq!(text(&json!({})), "(The tool returned nothing.)");
+}
+
+#[test]
+fn a_result_may_be_an_error() {
+    assert!(render_result(&json!({"content": [], "isError": true})).is_error);
+    assert!(!render_result(&json!({"content": [], "isError": "true"})).is_error);
+}

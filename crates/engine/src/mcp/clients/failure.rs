@@ -1,0 +1,132 @@
+//! What went wrong with a server, and what that means for what it was asked to do.
+
+use rmcp::model::ErrorData;
+use rmcp::service::{ClientInitializeError, ServiceError};
+use rmcp::transport::DynamicTransportError;
+use rmcp::transport::streamable_http_client::StreamableHttpError;
+
+use super::ClientError;
+use super::http::{SESSION_EXPIRED, error_chain, http_status};
+use super::transport_guard::TransportState;
+use crate::mcp::definition::truncate_to_bytes;
+use crate::mcp::request_auth::AuthError;
+
+/// How much of what a server says of an error is told, in bytes.
+const MAX_ERROR_BYTES: usize = 4 * 1024;
+
+/// What became of a call that has no result.
+pub(super) enum CallFailure {
+    /// It never left: it may be sent again.
+    NotSent(String),
+    /// It was not answered in time. It may have been done, and may still be.
+    TimedOut(String),
+    /// It may have been done.
+    OutcomeUnknown(String),
+    /// The server did not take what shows it who the user is.
+    Unauthorized(String),
+    /// The server did not do it, or said how it ended.
+    Refused(ClientError),
+}
+
+impl CallFailure {
+    /// Why, where it does not matter what became of it.
+    pub(super) fn into_error(self) -> ClientError {
+        match self {
+            Self::NotSent(reason) | Self::TimedOut(reason) | Self::OutcomeUnknown(reason) => {
+                ClientError::Failed(reason)
+            }
+            Self::Unauthorized(reason) => ClientError::Unauthorized(reason),
+            Self::Refused(error) => error,
+        }
+    }
+}
+
+/// What became of a request that failed so.
+pub(super) fn call_failure(error: ServiceError, line: &TransportState) -> CallFailure {
+    match error {
+        ServiceError::McpError(error) => CallFailure::Refused(ClientError::Failed(error_text(&error))),
+        ServiceError::TransportSend(error) => send_failure(&error),
+        ServiceError::TransportClosed => CallFailure::OutcomeUnknown(line.reason().to_owned()),
+        ServiceError::Cancelled { .. } => CallFailure::OutcomeUnknown("it was cancelled".into()),
+        error => {
+            CallFailure::OutcomeUnknown(truncate_to_bytes(&error.to_string(), MAX_ERROR_BYTES).to_owned())
+        }
+    }
+}
+
+/// Why a server cannot be connected.
+pub(super) fn connect_error(error: ClientInitializeError, line: &TransportState) -> ClientError {
+    let told = match error {
+        ClientInitializeError::TransportError { error, .. } => return send_failure(&error).into_error(),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => {
+            return connect_error(*fallback, line);
+        }
+        ClientInitializeError::JsonRpcError(error) => error_text(&error),
+        ClientInitializeError::ConnectionClosed(_) | ClientInitializeError::Cancelled => {
+            line.reason().to_owned()
+        }
+        ClientInitializeError::NoCompatibleProtocolVersion { .. } => {
+            "it speaks no revision of the protocol that is known here".into()
+        }
+        _ => "it answers with something else than what it was asked".into(),
+    };
+    ClientError::Failed(told)
+}
+
+/// The status by which a server at an address refused to be connected.
+pub(super) fn refusal_status(error: &ClientInitializeError) -> Option<u16> {
+    match error {
+        ClientInitializeError::TransportError { error, .. } => http_error(error).and_then(http_status),
+        ClientInitializeError::LegacyFallbackFailed { fallback, .. } => refusal_status(fallback),
+        _ => None,
+    }
+}
+
+fn http_error(error: &DynamicTransportError) -> Option<&StreamableHttpError<reqwest::Error>> {
+    error.error.downcast_ref()
+}
+
+/// A JSON-RPC error in words.
+fn error_text(error: &ErrorData) -> String {
+    format!("it refuses: {} ({})", truncate_to_bytes(&error.message, MAX_ERROR_BYTES), error.code.0)
+}
+
+fn send_failure(error: &DynamicTransportError) -> CallFailure {
+    let refused = |reason: String| CallFailure::Refused(ClientError::Failed(reason));
+    let Some(failure) = http_error(error) else {
+        return CallFailure::NotSent(
+            truncate_to_bytes(&error_chain(&*error.error), MAX_ERROR_BYTES).to_owned(),
+        );
+    };
+    if let StreamableHttpError::Io(error) = failure
+        && let Some(access) = error.get_ref().and_then(|error| error.downcast_ref::<AuthError>())
+    {
+        return CallFailure::Refused(ClientError::Auth(access.clone()));
+    }
+    match (http_status(failure), failure) {
+        (Some(401), _) => CallFailure::Unauthorized(
+            "it refuses what shows it who the user is (401): connect it again".into(),
+        ),
+        (Some(403), StreamableHttpError::InsufficientScope(error)) => {
+            let scope =
+                error.get_required_scope().map(|scope| format!(", for {scope:?}")).unwrap_or_default();
+            CallFailure::Unauthorized(format!("it wants more leave (403){scope}: connect it again"))
+        }
+        (Some(429), _) => refused("it takes nothing more now (HTTP 429); try later".into()),
+        (Some(status @ 500..), _) => CallFailure::OutcomeUnknown(format!("it failed (HTTP {status})")),
+        (Some(_), failure) => {
+            refused(format!("it refuses: {}", truncate_to_bytes(&failure.to_string(), MAX_ERROR_BYTES)))
+        }
+        (None, StreamableHttpError::ResponseBodyTooLarge { max_size }) => {
+            CallFailure::OutcomeUnknown(format!("its answer has over {} MiB", max_size >> 20))
+        }
+        (None, StreamableHttpError::Client(error)) if error.is_connect() || error.is_builder() => {
+            CallFailure::NotSent(format!("it cannot be reached: {}", error_chain(error)))
+        }
+        (None, StreamableHttpError::Client(error)) => CallFailure::OutcomeUnknown(error_chain(error)),
+        (None, StreamableHttpError::SessionExpired) => CallFailure::NotSent(SESSION_EXPIRED.into()),
+        (None, failure) => {
+            CallFailure::OutcomeUnknown(truncate_to_bytes(&error_chain(failure), MAX_ERROR_BYTES).to_owned())
+        }
+    }
+}

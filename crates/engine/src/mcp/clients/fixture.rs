@@ -1,0 +1,168 @@
+//! Clients over a brain of their own, with servers that are small programs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::CallId;
+use contract::assets::{Connection, ConnectionStatus};
+use serde_json::{Value, json};
+use service::clock::{Clock as _, SystemClock};
+use tempfile::TempDir;
+
+use super::super::connections::Connections;
+use super::super::request_auth::RequestAuth;
+use super::{CallOutcome, ClientError, Clients, IDLE_TIMEOUT, SERVER_CONNECT_TIMEOUT, Timeouts, ToolCall};
+use crate::catalog::{Auth, McpServerSpec, Secret, Transport};
+use crate::store::Brain;
+use crate::testing::{test_sandbox, with_deadline};
+use crate::tools::{Question, WebAllowlist};
+
+/// See the module.
+pub(super) struct ClientFixture {
+    pub(super) clients: Clients,
+    pub(super) connections: Arc<Connections>,
+    folder: TempDir,
+}
+
+/// What every program of a test begins with.
+const SERVER_PRELUDE: &str = include_str!("rig.py");
+
+impl ClientFixture {
+    pub(super) fn new() -> Self {
+        Self::with_timeouts(Timeouts { idle: IDLE_TIMEOUT, connect: SERVER_CONNECT_TIMEOUT })
+    }
+
+    pub(super) fn with_timeouts(times: Timeouts) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
+        let connections =
+            Connections::open(brain, None, Arc::new(SystemClock::new()), WebAllowlist::default()).unwrap();
+        let connections = Arc::new(connections);
+        let programs = folder.path().join("programs");
+        std::fs::create_dir(&programs).unwrap();
+        let leash = test_sandbox(&folder.path().join("workspace"), &[&programs]);
+        let clients = Clients::with_timeouts(Arc::clone(&connections), Some(leash), times);
+        Self { clients, connections, folder }
+    }
+
+    /// A server that is this program, behind what every program begins with.
+    pub(super) fn program_spec(&self, source: &str) -> Arc<McpServerSpec> {
+        let file = self.folder.path().join("programs/server.py");
+        std::fs::write(&file, format!("{SERVER_PRELUDE}\n{source}")).unwrap();
+        Arc::new(command_spec(&["python3", file.to_str().unwrap()]))
+    }
+
+    /// Connects the server, as a user does.
+    pub(super) async fn connect(&self, spec: &Arc<McpServerSpec>) -> Vec<String> {
+        let tools = with_deadline(self.clients.list_tools(spec, RequestAuth::None)).await.unwrap();
+        let names = tools.iter().map(|tool| tool.name.clone()).collect();
+        self.connections.establish(spec, tools, None).await.unwrap();
+        self.clients.mark_tools_recorded(&spec.name);
+        names
+    }
+
+    /// What programs have noted so far.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let notes = std::fs::read_to_string(self.folder.path().join("workspace/notes")).unwrap_or_default();
+        notes.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until a program has noted this.
+    pub(super) async fn wait_for_note(&self, note: &str) {
+        with_deadline(async {
+            while !self.notes().iter().any(|line| line == note) {
+                SystemClock::new().sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Waits until the server's client has ended.
+    pub(super) async fn wait_session_ended(&self) {
+        let lives = || self.clients.slots().get("server").is_some_and(|slot| slot.session().is_some());
+        with_deadline(async {
+            while lives() {
+                SystemClock::new().sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+
+    /// How often a program was started.
+    pub(super) fn start_count(&self) -> usize {
+        self.notes().iter().filter(|line| *line == "started").count()
+    }
+
+    pub(super) fn connection(&self) -> Connection {
+        self.connections.list().unwrap().remove(0)
+    }
+
+    pub(super) fn status(&self) -> ConnectionStatus {
+        self.connection().status
+    }
+
+    pub(super) async fn call(
+        &self,
+        spec: &Arc<McpServerSpec>,
+        tool: &str,
+    ) -> Result<CallOutcome, ClientError> {
+        self.call_with(spec, &tool_call(tool, json!({}))).await
+    }
+
+    pub(super) async fn call_with(
+        &self,
+        spec: &Arc<McpServerSpec>,
+        call: &ToolCall<'_>,
+    ) -> Result<CallOutcome, ClientError> {
+        with_deadline(self.clients.call(spec, RequestAuth::None, call.clone())).await
+    }
+
+    /// What a call gives that succeeds.
+    pub(super) async fn call_text(&self, spec: &Arc<McpServerSpec>, tool: &str) -> String {
+        expect_done(self.call(spec, tool).await)
+    }
+}
+
+/// A call by somebody who may be asked.
+pub(super) fn tool_call(tool: &str, input: Value) -> ToolCall<'_> {
+    ToolCall { id: CallId::new(), tool, input, answer: None, may_elicit: true, idempotent: false }
+}
+
+pub(super) fn expect_done(called: Result<CallOutcome, ClientError>) -> String {
+    match called {
+        Ok(CallOutcome::Done(text)) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) fn expect_question(called: Result<CallOutcome, ClientError>) -> Question {
+    match called {
+        Ok(CallOutcome::Ask(question)) => question,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The reason of a failed call.
+pub(super) fn expect_failure(called: Result<CallOutcome, ClientError>) -> String {
+    match called {
+        Err(ClientError::Failed(reason) | ClientError::Unauthorized(reason)) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A server that is this command.
+pub(super) fn command_spec(command: &[&str]) -> McpServerSpec {
+    McpServerSpec {
+        name: "server".into(),
+        description: String::new(),
+        transport: Transport::Stdio {
+            command: command.iter().map(|part| Secret::new((*part).to_owned())).collect(),
+            env: BTreeMap::new(),
+            network: false,
+        },
+        auth: Auth::None,
+        trust_annotations: false,
+        timeout: Duration::from_secs(10),
+    }
+}

@@ -1,0 +1,506 @@
+//! The user's connections: in the brain, and as far as turns need them in memory.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use contract::assets::{Connection, ConnectionStatus};
+use contract::{ConnectionId, Timestamp};
+use service::clock::Clock;
+use service::vault::{KeyError, Vault};
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
+
+use super::credentials::{CredentialSecret, Credentials, identity};
+use super::tool::tool_name_prefix;
+use super::{McpError, NO_ENCRYPTION_KEY, ToolDefinition};
+use crate::catalog::McpServerSpec;
+use crate::store::{AuthorizationRow, Brain, ConnectionRow, Durability, WriteError, WriteTx};
+use crate::tools::WebAllowlist;
+
+/// How long an authorization may take.
+const AUTHORIZATION_TTL: Duration = Duration::from_mins(10);
+/// What authorizations and registrations are sealed for.
+const AUTHORIZATION_SEAL_PURPOSE: &str = "authorization";
+const REGISTRATION_SEAL_PURPOSE: &str = "registration";
+
+/// See the module.
+pub(super) struct Connections {
+    brain: Brain,
+    vault: Option<Arc<Vault>>,
+    clock: Arc<dyn Clock>,
+    web_allowlist: WebAllowlist,
+    cached: Mutex<Vec<CachedConnection>>,
+    generation: AtomicU64,
+    /// Held from the look at what is known until its change is stored and known: changes come one after the other.
+    write_lock: tokio::sync::Mutex<()>,
+    /// By servers' names: held by who connects one, finishes an authorization for it, or disconnects it.
+    server_locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// What goes on whether or not somebody waits for it.
+    tasks: TaskTracker,
+}
+
+/// A connection in memory.
+#[derive(Clone)]
+struct CachedConnection {
+    id: ConnectionId,
+    server: String,
+    status: ConnectionStatus,
+    error: Option<String>,
+    identity: String,
+    tools: Arc<[Arc<ToolDefinition>]>,
+    created_at: Timestamp,
+}
+
+/// A server's turn to be changed: see [`Connections::lock_server`].
+pub(super) type ServerLock = tokio::sync::OwnedMutexGuard<()>;
+
+impl Connections {
+    pub(super) fn open(
+        brain: Brain,
+        vault: Option<Arc<Vault>>,
+        clock: Arc<dyn Clock>,
+        web: WebAllowlist,
+    ) -> Result<Self, rusqlite::Error> {
+        let known = brain.connections()?.into_iter().map(CachedConnection::from_row).collect();
+        Ok(Self {
+            brain,
+            vault,
+            clock,
+            web_allowlist: web,
+            cached: Mutex::new(known),
+            generation: AtomicU64::new(1),
+            write_lock: tokio::sync::Mutex::default(),
+            server_locks: Mutex::default(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// There may be other tools than before.
+    pub(super) fn bump_generation(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether credentials can be kept.
+    pub(super) fn can_seal(&self) -> bool {
+        self.vault.is_some()
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(super) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// What may be reached although it is not public.
+    pub(super) fn web_allowlist(&self) -> &WebAllowlist {
+        &self.web_allowlist
+    }
+
+    /// Does something to its end, also where nobody waits for it any more.
+    pub(super) fn spawn<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.tasks.spawn(task)
+    }
+
+    /// Whether the engine ends: what could not be stored any more is not to be begun.
+    pub(super) fn is_closing(&self) -> bool {
+        self.tasks.is_closed()
+    }
+
+    /// Waits until all that was begun so has ended, for so long at most.
+    pub(super) async fn close(&self, patience: Duration) {
+        self.tasks.close();
+        if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
+            tracing::warn!("Something about a connection was still under way when the engine ended.");
+        }
+    }
+
+    /// Waits until nobody else changes what there is of a server.
+    pub(super) async fn lock_server(&self, server: &str) -> ServerLock {
+        self.server_lock(server).lock_owned().await
+    }
+
+    fn server_lock(&self, server: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.server_locks.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(turns.entry(server.to_owned()).or_default())
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn list(&self) -> Result<Vec<Connection>, rusqlite::Error> {
+        let known = self.cached().clone();
+        known.into_iter().map(|known| self.to_api(known)).collect()
+    }
+
+    fn to_api(&self, known: CachedConnection) -> Result<Connection, rusqlite::Error> {
+        let CachedConnection { id, server, mut status, mut error, tools, created_at, .. } = known;
+        if status == ConnectionStatus::Pending {
+            // An authorization that is just being finished has been taken already.
+            let is_being_finished = self.server_lock(&server).try_lock().is_err();
+            if !is_being_finished && !self.has_pending_authorization(&server)? {
+                status = ConnectionStatus::Expired;
+                error = Some("the authorization was not finished within ten minutes: connect again".into());
+            }
+        }
+        let tools = tools.iter().map(|tool| tool.name.clone()).collect();
+        Ok(Connection { connection: id, server, status, tools, created_at, error })
+    }
+
+    /// Whether the user has been asked for leave and has not answered yet.
+    pub(super) fn has_pending_authorization(&self, server: &str) -> Result<bool, rusqlite::Error> {
+        let begun = self.brain.authorization_started_at(server)?;
+        Ok(begun.is_some_and(|begun| begun > self.authorization_cutoff()))
+    }
+
+    pub(super) fn id(&self, server: &str) -> Option<ConnectionId> {
+        self.find(server).map(|known| known.id)
+    }
+
+    pub(super) fn status(&self, server: &str) -> Option<ConnectionStatus> {
+        self.find(server).map(|known| known.status)
+    }
+
+    pub(super) fn server_by_id(&self, connection: ConnectionId) -> Option<String> {
+        self.cached().iter().find(|known| known.id == connection).map(|known| known.server.clone())
+    }
+
+    /// Whether the connection to a server, if there is one, is to the one that the catalog means now.
+    pub(super) fn identity_matches_or_absent(&self, spec: &McpServerSpec) -> bool {
+        self.find(&spec.name).is_none_or(|known| known.identity == identity(spec))
+    }
+
+    /// Whether there is a connection to the server that the catalog means now.
+    pub(super) fn identity_matches(&self, spec: &McpServerSpec) -> bool {
+        self.find(&spec.name).is_some_and(|known| known.identity == identity(spec))
+    }
+
+    /// The tools of a server, as it last listed them.
+    pub(super) fn tools(&self, spec: &McpServerSpec) -> Vec<Arc<ToolDefinition>> {
+        let known = self.find(&spec.name).filter(|known| known.identity == identity(spec));
+        known.map(|known| known.tools.to_vec()).unwrap_or_default()
+    }
+
+    /// What is kept of the user for a server; none where it is not for the server that the catalog means now.
+    pub(super) fn credentials(
+        &self,
+        spec: &McpServerSpec,
+    ) -> Result<Option<CredentialSecret>, rusqlite::Error> {
+        let (Some(vault), Some(sealed)) = (&self.vault, self.brain.credentials(&spec.name)?) else {
+            return Ok(None);
+        };
+        Ok(Credentials::open(vault, spec, &sealed))
+    }
+
+    /// What is kept for the server of this name, whichever the catalog means by it: to be given back to who gave it.
+    pub(super) fn orphaned_credentials(&self, server: &str) -> Option<CredentialSecret> {
+        let sealed = self.brain.credentials(server).ok().flatten()?;
+        Credentials::open_any(self.vault.as_ref()?, server, &sealed).map(Credentials::into_secret)
+    }
+
+    /// The server answers, and has these tools.
+    pub(super) async fn establish(
+        self: &Arc<Self>,
+        spec: &McpServerSpec,
+        tools: Vec<ToolDefinition>,
+        credentials: Option<Credentials>,
+    ) -> Result<(), McpError> {
+        let sealed = credentials.map(|credentials| self.seal(&spec.name, &credentials)).transpose()?;
+        let (identity, tools) = (identity(spec), tools.into_iter().map(Arc::new).collect());
+        let made = move |before: Option<CachedConnection>, new: CachedConnection| {
+            let known = before.unwrap_or(new);
+            Some(CachedConnection {
+                status: ConnectionStatus::Connected,
+                error: None,
+                identity,
+                tools,
+                ..known
+            })
+        };
+        self.update(&spec.name, sealed, made).await?;
+        Ok(())
+    }
+
+    /// The user is asked for leave: there is a connection, if only one that waits.
+    pub(super) async fn mark_pending(self: &Arc<Self>, spec: &McpServerSpec) -> Result<(), WriteError> {
+        let identity = identity(spec);
+        let waits = move |before: Option<CachedConnection>, new: CachedConnection| match before {
+            None => Some(CachedConnection { identity, ..new }),
+            // What only waits waits for the server that is meant now.
+            Some(known) if known.status == ConnectionStatus::Pending => {
+                Some(CachedConnection { identity, ..known })
+            }
+            Some(_) => None,
+        };
+        self.update(&spec.name, None, waits).await
+    }
+
+    /// No leave was given: a connection that only waited for it is gone. Whoever says so has the server's turn.
+    pub(super) async fn remove_if_unauthorized(&self, server: &str) -> Result<(), McpError> {
+        let only_waits = self.status(server) == Some(ConnectionStatus::Pending)
+            && self.brain.credentials(server)?.is_none()
+            && !self.has_pending_authorization(server)?;
+        if only_waits {
+            self.remove(server).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps new credentials for the connection to a server; whether it is still there. They are on record when this is
+    /// done, also against power loss: what they came in the place of may be good no more.
+    pub(super) async fn store_credentials(
+        &self,
+        spec: &McpServerSpec,
+        held: CredentialSecret,
+    ) -> Result<bool, McpError> {
+        let sealed = self.seal(&spec.name, &Credentials::new(spec, held))?;
+        let server = spec.name.clone();
+        let write = move |rows: &WriteTx<'_>| rows.set_credentials(&server, &sealed);
+        Ok(self.brain.write_with_durability(Durability::PowerLoss, write).await?)
+    }
+
+    /// The leave for a server is over: what is kept says so, and the connection, at one go.
+    pub(super) async fn expire(
+        self: &Arc<Self>,
+        spec: &McpServerSpec,
+        held: CredentialSecret,
+        error: &str,
+    ) -> Result<(), McpError> {
+        let sealed = self.seal(&spec.name, &Credentials::new(spec, held))?;
+        self.set_status(&spec.name, Some(sealed), ConnectionStatus::Expired, error).await?;
+        Ok(())
+    }
+
+    /// Something is wrong with the connection to a server, if there is one. That it has expired is not covered up by what
+    /// fails for that. What cannot be stored is known until the engine ends.
+    pub(super) async fn record_failure(
+        self: &Arc<Self>,
+        server: &str,
+        status: ConnectionStatus,
+        error: &str,
+    ) {
+        if let Err(error) = self.set_status(server, None, status, error).await {
+            tracing::warn!(%error, "How a connection is could not be stored.");
+        }
+    }
+
+    async fn set_status(
+        self: &Arc<Self>,
+        server: &str,
+        sealed: Option<String>,
+        status: ConnectionStatus,
+        error: &str,
+    ) -> Result<(), WriteError> {
+        let error = error.to_owned();
+        let noted = move |before: Option<CachedConnection>, _| {
+            let covers = |known: &CachedConnection| {
+                known.status == ConnectionStatus::Expired && status == ConnectionStatus::Error
+            };
+            let known = before.filter(|known| !covers(known))?;
+            let server = known.server.as_str();
+            tracing::warn!(
+                server,
+                status = status.name(),
+                error,
+                "A connection to a tool server is not well."
+            );
+            Some(CachedConnection { status, error: Some(error), ..known })
+        };
+        self.update(server, sealed, noted).await
+    }
+
+    /// The connection to a server is well again, and has these tools.
+    pub(super) async fn record_recovery(self: &Arc<Self>, spec: &McpServerSpec, tools: Vec<ToolDefinition>) {
+        self.record_tools(spec, tools, true).await;
+    }
+
+    /// The server has other tools now.
+    pub(super) async fn update_tools(self: &Arc<Self>, spec: &McpServerSpec, tools: Vec<ToolDefinition>) {
+        self.record_tools(spec, tools, false).await;
+    }
+
+    async fn record_tools(self: &Arc<Self>, spec: &McpServerSpec, tools: Vec<ToolDefinition>, is_well: bool) {
+        let (identity, tools): (_, Arc<[_]>) = (identity(spec), tools.into_iter().map(Arc::new).collect());
+        let listed = move |before: Option<CachedConnection>, _| {
+            let known = before.filter(|known| known.identity == identity)?;
+            let heals = is_well && known.status == ConnectionStatus::Error;
+            if !heals && tools == known.tools {
+                return None;
+            }
+            let (status, error) =
+                if heals { (ConnectionStatus::Connected, None) } else { (known.status, known.error) };
+            Some(CachedConnection { status, error, tools, ..known })
+        };
+        if let Err(error) = self.update(&spec.name, None, listed).await {
+            tracing::warn!(%error, "The tools of a server could not be stored.");
+        }
+    }
+
+    /// Forgets a connection and all that belongs to it, what a person allowed its tools for good too.
+    pub(super) async fn remove(&self, server: &str) -> Result<(), WriteError> {
+        let _alone = self.write_lock.lock().await;
+        let (name, tools) = (server.to_owned(), tool_name_prefix(server));
+        self.brain
+            .write(move |rows| {
+                rows.delete_connection(&name)?;
+                rows.delete_grants_by_tool_prefix(&tools)
+            })
+            .await?;
+        self.cached().retain(|known| known.server != server);
+        self.bump_generation();
+        Ok(())
+    }
+
+    /// Changes what there is of the connection to a server into what `to` makes of it and of a new one that waits, with
+    /// credentials where there are some; not at all where that gives none. It is done to its end also where the caller
+    /// goes away, so that memory and brain agree.
+    async fn update(
+        self: &Arc<Self>,
+        server: &str,
+        sealed: Option<String>,
+        to: impl FnOnce(Option<CachedConnection>, CachedConnection) -> Option<CachedConnection> + Send + 'static,
+    ) -> Result<(), WriteError> {
+        let (connections, server) = (Arc::clone(self), server.to_owned());
+        let change = self.spawn(async move {
+            let _alone = connections.write_lock.lock().await;
+            let before = connections.find(&server);
+            let Some(known) = to(before, connections.new_pending(&server)) else { return Ok(()) };
+            let row = known.to_row();
+            let stored = connections.brain.write(move |rows| {
+                rows.upsert_connection(&row)?;
+                sealed.as_deref().map_or(Ok(true), |sealed| rows.set_credentials(&row.server, sealed))
+            });
+            stored.await?;
+            connections.publish(known);
+            Ok(())
+        });
+        let ended = |_| Err(WriteError { reason: "the engine is stopping".into() });
+        change.await.unwrap_or_else(ended)
+    }
+
+    /// Has turns know of a connection as it is now.
+    fn publish(&self, known: CachedConnection) {
+        let mut all = self.cached();
+        match all.iter_mut().find(|other| other.server == known.server) {
+            Some(place) => *place = known,
+            None => all.push(known),
+        }
+        drop(all);
+        self.bump_generation();
+    }
+
+    /// A new connection that waits for leave.
+    fn new_pending(&self, server: &str) -> CachedConnection {
+        CachedConnection {
+            id: ConnectionId::new(),
+            server: server.to_owned(),
+            status: ConnectionStatus::Pending,
+            error: None,
+            identity: String::new(),
+            tools: Arc::default(),
+            created_at: self.now(),
+        }
+    }
+
+    /// Keeps what finishes an authorization, under the hash of its `state`.
+    pub(super) async fn store_authorization(
+        &self,
+        server: &str,
+        state_hash: &str,
+        begun: &str,
+    ) -> Result<(), McpError> {
+        let begun = self.vault()?.seal(server, AUTHORIZATION_SEAL_PURPOSE, begun).map_err(seal_error)?;
+        let row = AuthorizationRow { server: server.to_owned(), sealed_state: begun, created_at: self.now() };
+        let (state_hash, old) = (state_hash.to_owned(), self.authorization_cutoff());
+        self.brain.write(move |rows| rows.insert_authorization(&state_hash, &row, old)).await?;
+        Ok(())
+    }
+
+    /// Takes what finishes an authorization, and its server; it is given once, and for ten minutes.
+    pub(super) async fn take_authorization(
+        &self,
+        state_hash: &str,
+    ) -> Result<Option<(String, zeroize::Zeroizing<String>)>, McpError> {
+        let state_hash = state_hash.to_owned();
+        let Some(row) = self.brain.write(move |rows| rows.take_authorization(&state_hash)).await? else {
+            return Ok(None);
+        };
+        if row.created_at <= self.authorization_cutoff() {
+            return Ok(None);
+        }
+        let begun = self.vault()?.open(&row.server, AUTHORIZATION_SEAL_PURPOSE, &row.sealed_state);
+        Ok(begun.ok().map(|begun| (row.server, begun)))
+    }
+
+    /// Who the engine is at an authorization server, if it was registered there.
+    pub(super) fn registration(&self, issuer: &str) -> Result<Option<zeroize::Zeroizing<String>>, McpError> {
+        let Some(sealed) = self.brain.client_registration(issuer)? else { return Ok(None) };
+        Ok(self.vault()?.open(issuer, REGISTRATION_SEAL_PURPOSE, &sealed).ok())
+    }
+
+    /// Keeps who the engine is at an authorization server, or forgets it.
+    pub(super) async fn store_registration(
+        &self,
+        issuer: &str,
+        registration: Option<&str>,
+    ) -> Result<(), McpError> {
+        let vault = self.vault()?;
+        let sealed = registration.map(|text| vault.seal(issuer, REGISTRATION_SEAL_PURPOSE, text)).transpose();
+        let (sealed, issuer) = (sealed.map_err(seal_error)?, issuer.to_owned());
+        self.brain.write(move |rows| rows.set_client_registration(&issuer, sealed.as_deref())).await?;
+        Ok(())
+    }
+
+    fn vault(&self) -> Result<&Arc<Vault>, McpError> {
+        self.vault.as_ref().ok_or(NO_ENCRYPTION_KEY)
+    }
+
+    fn seal(&self, server: &str, credentials: &Credentials) -> Result<String, McpError> {
+        credentials.seal(self.vault()?, server).map_err(seal_error)
+    }
+
+    fn authorization_cutoff(&self) -> Timestamp {
+        let ago = i64::try_from(AUTHORIZATION_TTL.as_millis()).unwrap_or(i64::MAX);
+        Timestamp::from_unix_ms(self.now().unix_ms().saturating_sub(ago))
+    }
+
+    fn cached(&self) -> MutexGuard<'_, Vec<CachedConnection>> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, server: &str) -> Option<CachedConnection> {
+        self.cached().iter().find(|known| known.server == server).cloned()
+    }
+}
+
+impl CachedConnection {
+    fn from_row(row: ConnectionRow) -> Self {
+        let ConnectionRow { id, server, status, error, identity, tools, created_at } = row;
+        let tools = serde_json::from_str::<Vec<ToolDefinition>>(&tools).unwrap_or_else(|error| {
+            tracing::warn!(server, %error, "The tools of a connection cannot be read; connect it again.");
+            Vec::new()
+        });
+        let tools = tools.into_iter().map(Arc::new).collect();
+        Self { id, server, status, error, identity, tools, created_at }
+    }
+
+    fn to_row(&self) -> ConnectionRow {
+        let Self { id, server, status, error, identity, tools, created_at } = self.clone();
+        // Strings and JSON values can always be written.
+        let tools: Vec<&ToolDefinition> = tools.iter().map(|tool| &**tool).collect();
+        let tools = serde_json::to_string(&tools).unwrap_or_else(|_| "[]".into());
+        ConnectionRow { id, server, status, error, identity, tools, created_at }
+    }
+}
+
+fn seal_error(error: KeyError) -> McpError {
+    McpError::Failed(error.to_string())
+}

@@ -1,0 +1,124 @@
+//! What is kept of the user for a server, sealed in the brain.
+
+use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
+use service::vault::{KeyError, Vault};
+use zeroize::Zeroizing;
+
+use super::McpError;
+use crate::catalog::{McpServerSpec, Secret, Transport};
+use crate::fingerprint;
+
+/// What the seal is bound to beside the server's name.
+const SEAL_PURPOSE: &str = "credentials";
+/// The longest key that is taken, in bytes.
+const MAX_API_KEY_BYTES: usize = 16 * 1024;
+
+/// What is kept, and of whom it is: it is shown to nobody else, also where the catalog names another one by the same
+/// name.
+pub(super) struct Credentials {
+    audience: String,
+    secret: CredentialSecret,
+}
+
+/// What is kept.
+#[derive(Clone)]
+pub(super) enum CredentialSecret {
+    /// The user's key.
+    ApiKey(SecretString),
+    /// Tokens and what refreshes them, as JSON.
+    OAuthTokens(SecretString),
+}
+
+#[derive(Serialize, Deserialize)]
+struct SerializedCredentials<'a> {
+    audience: &'a str,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    api_key: Option<&'a str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    oauth: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct DeserializedCredentials {
+    audience: String,
+    api_key: Option<Zeroizing<String>>,
+    oauth: Option<Zeroizing<String>>,
+}
+
+impl Credentials {
+    pub(super) fn new(spec: &McpServerSpec, held: CredentialSecret) -> Self {
+        Self { audience: audience(spec), secret: held }
+    }
+
+    /// What is kept, to be shown to nobody but who gave it.
+    pub(super) fn into_secret(self) -> CredentialSecret {
+        self.secret
+    }
+
+    pub(super) fn seal(&self, vault: &Vault, server: &str) -> Result<String, KeyError> {
+        let (api_key, oauth) = match &self.secret {
+            CredentialSecret::ApiKey(key) => (Some(key.expose_secret()), None),
+            CredentialSecret::OAuthTokens(tokens) => (None, Some(tokens.expose_secret())),
+        };
+        let written = SerializedCredentials { audience: &self.audience, api_key, oauth };
+        let text = Zeroizing::new(serde_json::to_string(&written).map_err(|_| KeyError::CannotOpen)?);
+        vault.seal(server, SEAL_PURPOSE, &text)
+    }
+
+    /// What was sealed for the server; none where it does not open, or is another server's.
+    pub(super) fn open(vault: &Vault, spec: &McpServerSpec, sealed: &str) -> Option<CredentialSecret> {
+        let kept = Self::open_any(vault, &spec.name, sealed)?;
+        (kept.audience == audience(spec)).then_some(kept.secret)
+    }
+
+    /// What was sealed for the server of this name, whichever that is now.
+    pub(super) fn open_any(vault: &Vault, server: &str, sealed: &str) -> Option<Self> {
+        let text = vault.open(server, SEAL_PURPOSE, sealed).ok()?;
+        let read: DeserializedCredentials = serde_json::from_str(&text).ok()?;
+        let secret = |text: Zeroizing<String>| SecretString::from(text.as_str());
+        let held = read
+            .api_key
+            .map(secret)
+            .map(CredentialSecret::ApiKey)
+            .or_else(|| read.oauth.map(secret).map(CredentialSecret::OAuthTokens))?;
+        Some(Self { audience: read.audience, secret: held })
+    }
+}
+
+/// Who is shown what is kept: an address, or a program with all that it is started with.
+fn audience(spec: &McpServerSpec) -> String {
+    let values: Vec<&str> = match &spec.transport {
+        Transport::Http { .. } => Vec::new(),
+        Transport::Stdio { env, .. } => env.values().map(Secret::expose).collect(),
+    };
+    fingerprint::hash(&[&identity(spec), &values.join("\0")])
+}
+
+/// Which server it is, as a hash: its address, or its program with the names of what that is started with. What the
+/// operator sets for it may change.
+pub(super) fn identity(spec: &McpServerSpec) -> String {
+    match &spec.transport {
+        Transport::Http { url, .. } => fingerprint::hash(&["http", url.as_str()]),
+        Transport::Stdio { command, env, .. } => {
+            let words = command.iter().map(Secret::expose);
+            let names = env.keys().map(String::as_str);
+            fingerprint::hash(&[
+                "stdio",
+                &words.collect::<Vec<_>>().join("\0"),
+                &names.collect::<Vec<_>>().join("\0"),
+            ])
+        }
+    }
+}
+
+/// A key that can be sent in a header.
+pub(super) fn validate_api_key(key: String) -> Result<SecretString, McpError> {
+    let fits =
+        (1..=MAX_API_KEY_BYTES).contains(&key.len()) && key.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+    if fits {
+        return Ok(key.into());
+    }
+    let message = "`credentials.api_key`: must be 1 to 16384 visible ASCII characters without blanks";
+    Err(McpError::Invalid(message.into()))
+}

@@ -1,0 +1,155 @@
+//! A tool as its server describes it, checked and bounded.
+//!
+//! What a server says is believed as far as it can be used: a definition that cannot be is left out, never the server.
+
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// The most tools of a server.
+pub(super) const MAX_TOOLS: usize = 512;
+/// The most bytes of a tool's definition, and of all of a server's.
+pub(super) const MAX_TOOL_BYTES: usize = 64 * 1024;
+pub(super) const MAX_TOTAL_BYTES: usize = 2 * 1024 * 1024;
+/// The most characters of a name, as the protocol has it.
+const MAX_NAME_CHARS: usize = 128;
+/// The most bytes of a description that are kept.
+const MAX_DESCRIPTION_BYTES: usize = 4 * 1024;
+/// How many faulty definitions the log names.
+const MAX_LOGGED_FAULTS: usize = 5;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ToolDefinition {
+    /// Its name at the server.
+    pub(crate) name: String,
+    /// What it is for.
+    pub(crate) description: String,
+    /// The JSON Schema of its input, for an object.
+    pub(crate) input_schema: Value,
+    /// Whether the server says that it only reads.
+    pub(crate) read_only: bool,
+    /// Whether the server says that running it twice is as good as once.
+    pub(crate) idempotent: bool,
+}
+
+/// Faults of one kind in what a server lists: their number, and the first of them. The log gets them as one line, however
+/// many there are.
+#[derive(Default)]
+struct DefinitionFaults {
+    count: usize,
+    examples: Vec<String>,
+}
+
+impl DefinitionFaults {
+    fn add(&mut self, fault: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.examples.len() < MAX_LOGGED_FAULTS {
+            self.examples.push(fault());
+        }
+    }
+
+    fn log(&self, server: &str, what: &str) {
+        if self.count > 0 {
+            tracing::warn!(server, count = self.count, first = self.examples.join("; "), "{what}");
+        }
+    }
+}
+
+/// What can be used of what a server lists, in its order; the log says how many others there are, and names the first.
+pub(super) fn validate_tools(server: &str, listed: &[Value]) -> Vec<ToolDefinition> {
+    let mut tools: Vec<ToolDefinition> = Vec::new();
+    let mut names = HashSet::new();
+    let mut bytes = 0;
+    let (mut left_out, mut schemas) = (DefinitionFaults::default(), DefinitionFaults::default());
+    for tool in listed {
+        let (definition, schema_taken) = match parse_definition(tool) {
+            Ok(read) => read,
+            Err(reason) => {
+                left_out.add(|| reason);
+                continue;
+            }
+        };
+        let size = definition.size();
+        let reason = if size > MAX_TOOL_BYTES {
+            Some(format!("it has over {MAX_TOOL_BYTES} bytes"))
+        } else if bytes + size > MAX_TOTAL_BYTES {
+            Some(format!("all together have over {MAX_TOTAL_BYTES} bytes"))
+        } else if tools.len() == MAX_TOOLS {
+            Some(format!("there are over {MAX_TOOLS}"))
+        } else if !names.insert(definition.name.clone()) {
+            Some("another one has its name".to_owned())
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            left_out.add(|| format!("{}: {reason}", definition.name));
+            continue;
+        }
+        if !schema_taken {
+            schemas.add(|| definition.name.clone());
+        }
+        bytes += size;
+        tools.push(definition);
+    }
+    left_out.log(server, "Tools of a server are left out.");
+    schemas.log(server, "Tools of a server have an input schema for no object: any object is taken.");
+    tools
+}
+
+/// Reads one tool of `tools/list`, and whether its input schema could be taken; or says what is wrong with it.
+fn parse_definition(tool: &Value) -> Result<(ToolDefinition, bool), String> {
+    let name = tool.get("name").and_then(Value::as_str).ok_or("one has no name")?;
+    if !is_valid_name(name) {
+        let shown: String = name.chars().take(MAX_NAME_CHARS).collect();
+        return Err(format!("{shown:?}: its name must be 1 to {MAX_NAME_CHARS} visible characters"));
+    }
+    let description = tool.get("description").and_then(Value::as_str).unwrap_or_default();
+    let hint = |hint: &str| tool.pointer(hint).and_then(Value::as_bool).unwrap_or(false);
+    let schema = tool.get("inputSchema").and_then(object_schema);
+    let schema_taken = schema.is_some();
+    let definition = ToolDefinition {
+        name: name.to_owned(),
+        description: truncate_to_bytes(description, MAX_DESCRIPTION_BYTES).to_owned(),
+        input_schema: schema.unwrap_or_else(|| json!({"type": "object", "properties": {}})),
+        read_only: hint("/annotations/readOnlyHint"),
+        idempotent: hint("/annotations/idempotentHint"),
+    };
+    Ok((definition, schema_taken))
+}
+
+/// The schema, if it is one for objects.
+fn object_schema(schema: &Value) -> Option<Value> {
+    let fields = schema.as_object()?;
+    let is_object = fields.get("type").is_none_or(|kind| kind == "object");
+    let has_properties = fields.get("properties").is_none_or(Value::is_object);
+    if !is_object || !has_properties {
+        return None;
+    }
+    let mut fields = fields.clone();
+    fields.insert("type".into(), "object".into());
+    Some(Value::Object(fields))
+}
+
+/// Whether it is a name that people and logs can be shown.
+fn is_valid_name(name: &str) -> bool {
+    let visible = |character: char| character.is_ascii_graphic() || character.is_alphanumeric();
+    (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && name.chars().all(visible)
+}
+
+/// The first `most` bytes of a text, less what would cut a character.
+pub(super) fn truncate_to_bytes(text: &str, most: usize) -> &str {
+    text.get(..text.floor_char_boundary(most)).unwrap_or_default()
+}
+
+impl ToolDefinition {
+    fn size(&self) -> usize {
+        // Strings and JSON values can always be written.
+        serde_json::to_vec(self).map_or(0, |bytes| bytes.len())
+    }
+}
+
+#[cfg(test)]
+#[path = "definition_tests.rs"]
+mod tests;

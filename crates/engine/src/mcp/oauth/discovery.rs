@@ -1,0 +1,221 @@
+//! How the authorization server of a tool server is found, and what it says of itself.
+//!
+//! `rmcp` finds it: by the challenge of the tool server, its metadata (RFC 9728), those of the authorization server
+//! (RFC 8414, OpenID Connect Discovery), or, where there are none, at the places of the protocol's first revision with
+//! authorization (2025-03-26).
+
+use reqwest::Url;
+use rmcp::transport::auth::{
+    AuthorizationManager, AuthorizationMetadata, AuthorizationMetadataSource, InMemoryStateStore,
+    OAuthClientConfig, StateStore as _,
+};
+use serde_json::Value;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+use super::http::{AuthHttpClient, sanitize_server_text};
+use crate::mcp::McpError;
+
+/// What asks for consent each time, which is how OpenID providers give refresh tokens (OpenID Connect Core 1.0, section
+/// 11).
+const OFFLINE_ACCESS: &str = "offline_access";
+
+/// An authorization server that was found.
+pub(super) struct DiscoveredServer {
+    manager: AuthorizationManager,
+    metadata: AuthorizationMetadata,
+    pub(super) token_endpoint: Url,
+    pub(super) registration_endpoint: Option<Url>,
+    pub(super) revocation_endpoint: Option<Url>,
+}
+
+/// A request for leave.
+pub(super) struct AuthorizationRequest {
+    /// Where the user gives it.
+    pub(super) url: Url,
+    /// What the code is exchanged with (RFC 7636).
+    pub(super) verifier: Zeroizing<String>,
+    /// What the leave is for (RFC 8707).
+    pub(super) resource: String,
+}
+
+impl DiscoveredServer {
+    /// The authorization server of the tool server at `server`.
+    pub(super) async fn discover(server: &Url, http: &AuthHttpClient) -> Result<Self, McpError> {
+        if server.scheme() != "https" && !http.allows_private() {
+            let message =
+                "leave is given over https only, unless the server is on this machine or in its network";
+            return Err(McpError::Failed(message.into()));
+        }
+        let found = if http.is_on_private_network(server) {
+            // With a client of ours, private addresses that metadata name as numbers would be refused. This one has an
+            // address policy of its own, which lets private ones pass.
+            AuthorizationManager::new_allowing_private_addresses(server.clone()).await
+        } else {
+            AuthorizationManager::new_with_oauth_http_client(server.clone(), Arc::new(http.clone())).await
+        };
+        let mut manager = found.map_err(|error| discovery_error(&error))?;
+        let resolved = manager.resolve_metadata().await.map_err(|error| discovery_error(&error))?;
+        let metadata = resolved.metadata;
+        if resolved.source != AuthorizationMetadataSource::LegacyEndpointFallback {
+            check_pkce(&metadata)?;
+            confirm_issuer(&metadata, http).await?;
+        }
+        let endpoint = |text: Option<&str>| text.map(|text| validate_url(server, text)).transpose();
+        let required = |text: &str| validate_url(server, text);
+        required(&metadata.authorization_endpoint)?;
+        endpoint(metadata.issuer.as_deref())?;
+        let found = Self {
+            token_endpoint: required(&metadata.token_endpoint)?,
+            registration_endpoint: endpoint(metadata.registration_endpoint.as_deref())?,
+            revocation_endpoint: endpoint(
+                metadata.additional_fields.get("revocation_endpoint").and_then(Value::as_str),
+            )?,
+            metadata: metadata.clone(),
+            manager: {
+                manager.set_metadata(metadata);
+                manager
+            },
+        };
+        Ok(found)
+    }
+
+    /// What it calls itself.
+    pub(super) fn issuer(&self) -> Option<&str> {
+        self.metadata.issuer.as_deref()
+    }
+
+    /// Whether its answers always say who it is (RFC 9207).
+    pub(super) fn advertises_issuer(&self) -> bool {
+        self.metadata_flag("authorization_response_iss_parameter_supported")
+    }
+
+    /// Whether a client may be known by the address of its metadata.
+    pub(super) fn supports_client_metadata(&self) -> bool {
+        self.metadata_flag("client_id_metadata_document_supported")
+    }
+
+    /// The ways in which clients show who they are; none where it does not say.
+    pub(super) fn client_auth_methods(&self) -> Option<Vec<&str>> {
+        let listed = self.metadata.additional_fields.get("token_endpoint_auth_methods_supported")?;
+        Some(listed.as_array()?.iter().filter_map(Value::as_str).collect())
+    }
+
+    /// The scopes that the tool server asks for.
+    pub(super) async fn default_scopes(&self) -> Vec<String> {
+        self.manager.select_initial_scopes(&[]).await
+    }
+
+    /// The request for leave for these scopes, which the answer must repeat `state` to.
+    pub(super) async fn authorization_request(
+        mut self,
+        client_id: &str,
+        redirect_uri: &Url,
+        scopes: &[String],
+        state: &str,
+    ) -> Result<AuthorizationRequest, McpError> {
+        let invalid_field = |error: &dyn std::fmt::Display| {
+            McpError::Failed(sanitize_server_text(&format!(
+                "the authorization server cannot be asked for leave: {error}"
+            )))
+        };
+        let store = InMemoryStateStore::new();
+        self.manager.set_state_store(store.clone());
+        let client = OAuthClientConfig::new(client_id, redirect_uri.as_str()).with_application_type("web");
+        self.manager.configure_client(client).map_err(|error| invalid_field(&error))?;
+        let scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+        let url = self.manager.get_authorization_url(&scopes).await.map_err(|error| invalid_field(&error))?;
+        let mut url = Url::parse(&url).map_err(|error| invalid_field(&error))?;
+        let pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
+        let value = |name: &str| {
+            let found = pairs.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+            found.ok_or_else(|| invalid_field(&format!("the request has no `{name}`")))
+        };
+        let begun = store.load(&value("state")?).await.map_err(|error| invalid_field(&error))?;
+        let begun = begun.ok_or_else(|| invalid_field(&"the request was not kept"))?;
+        // Its `state` has 128 random bits; ours, which it is kept under, has 256.
+        let kept = pairs.iter().filter(|(key, _)| key != "state" && key != "prompt");
+        url.query_pairs_mut().clear().extend_pairs(kept).append_pair("state", state);
+        if scopes.contains(&OFFLINE_ACCESS) {
+            url.query_pairs_mut().append_pair("prompt", "consent");
+        }
+        Ok(AuthorizationRequest { url, verifier: begun.pkce_verifier.into(), resource: value("resource")? })
+    }
+
+    fn metadata_flag(&self, name: &str) -> bool {
+        self.metadata.additional_fields.get(name).and_then(Value::as_bool).unwrap_or_default()
+    }
+}
+
+/// Whoever publishes metadata must name S256 there: without it, it does not check the verifier.
+fn check_pkce(metadata: &AuthorizationMetadata) -> Result<(), McpError> {
+    let methods = metadata.code_challenge_methods_supported.as_deref().unwrap_or_default();
+    if methods.iter().any(|method| method == "S256") {
+        return Ok(());
+    }
+    let message = "the authorization server does not say that it supports PKCE with S256, which is required";
+    Err(McpError::Failed(message.into()))
+}
+
+/// Has the issuer that metadata name confirm them, at its own places (RFC 8414, section 3; OpenID Connect Discovery):
+/// whoever may publish metadata elsewhere could have codes and secrets that are meant for that issuer sent to itself.
+async fn confirm_issuer(metadata: &AuthorizationMetadata, http: &AuthHttpClient) -> Result<(), McpError> {
+    let Some(issuer) = metadata.issuer.as_deref() else { return Ok(()) };
+    let said_by_itself = |document: &Value| {
+        let is = |name: &str, wanted: &str| document.get(name).and_then(Value::as_str) == Some(wanted);
+        is("issuer", issuer)
+            && is("authorization_endpoint", &metadata.authorization_endpoint)
+            && is("token_endpoint", &metadata.token_endpoint)
+    };
+    for place in metadata_urls(issuer) {
+        // One that has nothing there, or cannot be asked, confirms nothing.
+        if let Ok(answer) = http.get_json(&place).await
+            && answer.status.is_success()
+            && answer.json().as_ref().is_some_and(said_by_itself)
+        {
+            return Ok(());
+        }
+    }
+    Err(McpError::Failed(sanitize_server_text(&format!(
+        "the authorization server that was found says that it is {issuer}, which that one does not confirm"
+    ))))
+}
+
+/// Where an issuer publishes its metadata.
+fn metadata_urls(issuer: &str) -> Vec<Url> {
+    let Ok(issuer) = Url::parse(issuer) else { return Vec::new() };
+    let path = issuer.path().trim_end_matches('/');
+    let mut paths = vec![
+        format!("/.well-known/oauth-authorization-server{path}"),
+        format!("/.well-known/openid-configuration{path}"),
+    ];
+    if !path.is_empty() {
+        paths.push(format!("{path}/.well-known/openid-configuration"));
+    }
+    let at = |path: String| {
+        let mut place = issuer.clone();
+        place.set_path(&path);
+        place.set_query(None);
+        place
+    };
+    paths.into_iter().map(at).collect()
+}
+
+/// An address that the metadata names. It must be as well protected as the tool server.
+fn validate_url(server: &Url, text: &str) -> Result<Url, McpError> {
+    let fits = |url: &Url| match url.scheme() {
+        "https" => true,
+        "http" => server.scheme() == "http",
+        _ => false,
+    };
+    Url::parse(text).ok().filter(fits).ok_or_else(|| {
+        McpError::Failed(sanitize_server_text(&format!(
+            "the authorization server's metadata names an address that cannot be used: {text}"
+        )))
+    })
+}
+
+fn discovery_error(error: &dyn std::error::Error) -> McpError {
+    let reason = sanitize_server_text(&crate::tools::error_chain(error));
+    McpError::Failed(format!("its authorization server was not found: {reason}"))
+}

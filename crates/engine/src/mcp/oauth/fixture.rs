@@ -1,0 +1,193 @@
+//! What the tests of authorizations share: an engine's part that has them, and a strict server.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::Timestamp;
+use contract::assets::{Callback, ConnectOutcome, ConnectionStatus};
+use reqwest::Url;
+use reqwest::header::HeaderMap;
+use secrecy::{ExposeSecret as _, SecretString};
+use service::clock::ManualClock;
+use service::vault::MasterKey;
+
+use super::mock_auth_server::MockAuthServer;
+use super::{CompletedAuthorization, OAuth};
+use crate::catalog::{Auth, McpServerSpec, OAuthClientConfig, Transport};
+use crate::mcp::connections::Connections;
+pub(crate) use crate::mcp::request_auth::AuthError;
+use crate::mcp::request_auth::TokenSource;
+use crate::mcp::{Mcp, McpError, McpSettings, ToolDefinition};
+use crate::store::Brain;
+use crate::testing::with_deadline;
+use crate::tools::WebAllowlist;
+
+pub(crate) const SERVER_NAME: &str = "notes";
+pub(crate) const REDIRECT_URI: &str = "https://product.example/app/assets/oauth/callback";
+pub(crate) const CLIENT_METADATA_URL: &str = "https://product.example/client.json";
+
+/// See the module.
+pub(crate) struct OAuthFixture {
+    pub(crate) auth_server: MockAuthServer,
+    pub(crate) clock: Arc<ManualClock>,
+    pub(crate) spec: Arc<McpServerSpec>,
+    pub(crate) mcp: Mcp,
+    pub(in crate::mcp) connections: Arc<Connections>,
+    brain: Option<Brain>,
+    key: MasterKey,
+    folder: tempfile::TempDir,
+}
+
+impl OAuthFixture {
+    pub(crate) async fn new() -> Self {
+        Self::with_address(Ipv4Addr::LOCALHOST.into()).await
+    }
+
+    /// With a server at this address of the machine.
+    pub(crate) async fn with_address(address: IpAddr) -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_800_000_000_000)));
+        let strict = MockAuthServer::start(address, Arc::clone(&clock)).await;
+        let (folder, key) = (tempfile::tempdir().unwrap(), MasterKey::generate().unwrap());
+        let spec = Arc::new(spec(&strict.resource_url(), Vec::new(), None));
+        let (brain, assets) = open(folder.path(), &key, &clock);
+        assets.set_server_specs(&[Arc::clone(&spec)]);
+        let connections = Arc::clone(&assets.0.connections);
+        Self { auth_server: strict, clock, spec, mcp: assets, connections, brain: Some(brain), key, folder }
+    }
+
+    /// The same engine, started again.
+    pub(crate) async fn restart(&mut self) {
+        self.mcp.close().await;
+        if let Some(brain) = self.brain.take() {
+            brain.close().await;
+        }
+        let (brain, assets) = open(self.folder.path(), &self.key, &self.clock);
+        assets.set_server_specs(&[Arc::clone(&self.spec)]);
+        self.connections = Arc::clone(&assets.0.connections);
+        (self.brain, self.mcp) = (Some(brain), assets);
+    }
+
+    pub(in crate::mcp) fn oauth(&self) -> &OAuth {
+        &self.mcp.0.oauth
+    }
+
+    pub(crate) fn brain(&self) -> &Brain {
+        self.brain.as_ref().unwrap()
+    }
+
+    /// From now on nothing can be stored.
+    pub(crate) async fn fail_writes(&self) {
+        if let Some(brain) = &self.brain {
+            brain.close().await;
+        }
+    }
+
+    pub(crate) fn set_spec(&mut self, scopes: &[&str], client: Option<OAuthClientConfig>) {
+        let scopes = scopes.iter().map(|&scope| scope.to_owned()).collect();
+        self.spec = Arc::new(spec(&self.auth_server.resource_url(), scopes, client));
+        self.mcp.set_server_specs(&[Arc::clone(&self.spec)]);
+    }
+
+    /// Begins an authorization: where the user gives leave.
+    pub(crate) async fn authorize(&self) -> Result<String, McpError> {
+        let back = Url::parse("https://product.example/done").unwrap();
+        match with_deadline(self.oauth().authorize(&self.spec, Some(back))).await? {
+            ConnectOutcome::AuthorizationRequired { authorization_url, state } => {
+                assert!(authorization_url.contains(&state));
+                Ok(authorization_url)
+            }
+            ConnectOutcome::Connected { .. } => panic!("connected without leave"),
+        }
+    }
+
+    pub(in crate::mcp) async fn finish(
+        &self,
+        callback: Callback,
+    ) -> Result<CompletedAuthorization, McpError> {
+        with_deadline(self.oauth().finish(callback)).await
+    }
+
+    /// Has the user give leave, and the connection stand.
+    pub(crate) async fn connect(&self) {
+        let url = self.authorize().await.unwrap();
+        self.finish(self.auth_server.approve(&url)).await.map(drop).unwrap();
+        self.establish().await;
+    }
+
+    /// The server has listed its tools.
+    pub(crate) async fn establish(&self) {
+        let tool = ToolDefinition {
+            name: "look".into(),
+            description: String::new(),
+            input_schema: serde_json::json!({"type": "object"}),
+            read_only: true,
+            idempotent: true,
+        };
+        self.connections.establish(&self.spec, vec![tool], None).await.unwrap();
+    }
+
+    /// Ends the connection.
+    pub(crate) async fn disconnect(&self) {
+        with_deadline(self.oauth().revoke(&self.spec)).await;
+        self.connections.remove(SERVER_NAME).await.unwrap();
+    }
+
+    pub(crate) fn token_source(&self) -> Arc<dyn TokenSource> {
+        self.oauth().token_source(&self.spec)
+    }
+
+    /// A token for a call.
+    pub(crate) async fn token(&self) -> Result<String, AuthError> {
+        self.token_except(None).await
+    }
+
+    /// A token other than one that was refused.
+    pub(crate) async fn token_except(&self, refused: Option<&str>) -> Result<String, AuthError> {
+        let refused = refused.map(SecretString::from);
+        let token = with_deadline(self.token_source().token(refused.as_ref())).await?;
+        Ok(token.expose_secret().to_owned())
+    }
+
+    pub(crate) fn status(&self) -> Option<ConnectionStatus> {
+        self.connections.status(SERVER_NAME)
+    }
+
+    pub(crate) fn advance_clock(&self, seconds: f64) {
+        self.clock.advance(Duration::from_secs_f64(seconds));
+    }
+
+    /// Nothing was asked in a way that it must not be.
+    pub(crate) fn assert_no_violations(&self) {
+        assert_eq!(self.auth_server.state().violations, Vec::<String>::new());
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+fn spec(url: &str, scopes: Vec<String>, client: Option<OAuthClientConfig>) -> McpServerSpec {
+    McpServerSpec {
+        name: SERVER_NAME.into(),
+        description: String::new(),
+        transport: Transport::Http { url: Url::parse(url).unwrap(), headers: HeaderMap::default() },
+        auth: Auth::OAuth { scopes, client },
+        trust_annotations: false,
+        timeout: Duration::from_mins(1),
+    }
+}
+
+fn open(folder: &Path, key: &MasterKey, clock: &Arc<ManualClock>) -> (Brain, Mcp) {
+    let brain = Brain::open(&folder.join("brain.sqlite")).unwrap();
+    let settings = McpSettings {
+        encryption_key: Some(key.clone()),
+        redirect_base: Some(Url::parse("https://product.example/app/").unwrap()),
+        client_metadata_url: Some(Url::parse(CLIENT_METADATA_URL).unwrap()),
+        web_allowlist: WebAllowlist::default(),
+    };
+    let clock: Arc<ManualClock> = Arc::clone(clock);
+    let assets = Mcp::open(&brain, settings, None, clock).unwrap();
+    (brain, assets)
+}

@@ -1,0 +1,285 @@
+//! An authorization server and who the engine is there: what is asked of it once it is found.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use contract::Timestamp;
+use reqwest::header::HeaderValue;
+use reqwest::{StatusCode, Url};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use url::form_urlencoded::byte_serialize;
+use zeroize::Zeroizing;
+
+use super::grant::Tokens;
+use super::http::{AuthHttpClient, AuthHttpResponse, HttpError, sanitize_server_text};
+use crate::catalog::OAuthClientConfig;
+
+/// The longest token, in bytes: it goes into a header.
+const MAX_TOKEN_BYTES: usize = 16 * 1024;
+
+/// See the module. It holds a secret, so it cannot be printed.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct OAuthClient {
+    /// What the authorization server calls itself, where it does.
+    pub(super) issuer: Option<String>,
+    /// What the engine's registration is kept under.
+    pub(super) registered_at: String,
+    pub(super) token_endpoint: Url,
+    pub(super) revocation_endpoint: Option<Url>,
+    pub(super) client: ClientCredentials,
+    /// What the tokens are for (RFC 8707).
+    pub(super) resource: String,
+}
+
+/// Who the engine is at an authorization server.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct ClientCredentials {
+    pub(super) id: String,
+    pub(super) proof: ClientAuthMethod,
+    /// Whether the engine has registered itself.
+    pub(super) registered: bool,
+}
+
+/// How it shows that it is it (RFC 6749, section 2.3).
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ClientAuthMethod {
+    /// Not at all: it is a public client.
+    None,
+    /// By a secret in `Authorization`.
+    Basic(Zeroizing<String>),
+    /// By a secret in the form.
+    Post(Zeroizing<String>),
+}
+
+impl ClientCredentials {
+    /// Whether it shows that it is it by a secret that somebody has written into the catalog.
+    pub(super) fn has_catalog_secret(&self) -> bool {
+        !self.registered && !matches!(self.proof, ClientAuthMethod::None)
+    }
+}
+
+/// Why there are no tokens.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TokenError {
+    /// The authorization server has refused (RFC 6749, section 5.2).
+    #[error("the authorization server refuses: `{code}`{}", described.as_deref().map(|text| format!(" ({text})")).unwrap_or_default())]
+    Refused {
+        /// Its code.
+        code: String,
+        /// What it says of that, for people.
+        described: Option<String>,
+    },
+    /// It cannot be reached, is unwell, or does not speak the protocol.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl TokenError {
+    /// Whether it does not know the engine, or lets it do nothing, any more.
+    pub(super) fn is_client_error(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == "invalid_client" || code == "unauthorized_client")
+    }
+}
+
+impl From<HttpError> for TokenError {
+    fn from(error: HttpError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+#[derive(Deserialize)]
+struct TokenResponse {
+    access_token: Zeroizing<String>,
+    token_type: String,
+    refresh_token: Option<Zeroizing<String>>,
+    expires_in: Option<Value>,
+}
+
+impl OAuthClient {
+    /// The same, with the secret that the catalog has for it now; none other where the catalog means another client, or
+    /// another authorization server.
+    pub(super) fn with_catalog_secret(mut self, named: Option<&OAuthClientConfig>) -> Self {
+        let is_meant = |named: &&OAuthClientConfig| {
+            let issuer = named.issuer.as_deref();
+            !self.client.registered
+                && self.client.id == named.id
+                && issuer.is_none_or(|issuer| self.issuer.as_deref() == Some(issuer))
+        };
+        if let Some(named) = named.filter(is_meant) {
+            let secret = named.secret.as_ref().map(|secret| Zeroizing::new(secret.expose().to_owned()));
+            self.client.proof = match (secret, self.client.proof) {
+                (None, _) => ClientAuthMethod::None,
+                (Some(secret), ClientAuthMethod::Post(_)) => ClientAuthMethod::Post(secret),
+                // Whoever gives secrets must take them so (RFC 6749, section 2.3.1).
+                (Some(secret), ClientAuthMethod::Basic(_) | ClientAuthMethod::None) => {
+                    ClientAuthMethod::Basic(secret)
+                }
+            };
+        }
+        self
+    }
+
+    /// Exchanges a code for tokens, at `now`.
+    pub(super) async fn exchange(
+        &self,
+        http: &AuthHttpClient,
+        now: Timestamp,
+        code: &str,
+        verifier: &str,
+        redirect_uri: &str,
+    ) -> Result<Tokens, TokenError> {
+        let fields = [
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", redirect_uri),
+            ("code_verifier", verifier),
+            ("resource", &self.resource),
+        ];
+        let given = parse_tokens(&self.post(http, &self.token_endpoint, &fields).await?, now);
+        given.map_err(|error| self.redact_secrets(error, &[code, verifier]))
+    }
+
+    /// Exchanges a refresh token for others, at `now`.
+    pub(super) async fn refresh(
+        &self,
+        http: &AuthHttpClient,
+        now: Timestamp,
+        refresh_token: &str,
+    ) -> Result<Tokens, TokenError> {
+        let fields =
+            [("grant_type", "refresh_token"), ("refresh_token", refresh_token), ("resource", &self.resource)];
+        let given = parse_tokens(&self.post(http, &self.token_endpoint, &fields).await?, now);
+        given.map_err(|error| self.redact_secrets(error, &[refresh_token]))
+    }
+
+    /// Revokes a token (RFC 7009), where that can be done.
+    pub(super) async fn revoke(
+        &self,
+        http: &AuthHttpClient,
+        token: &str,
+        hint: &str,
+    ) -> Result<(), TokenError> {
+        let Some(endpoint) = &self.revocation_endpoint else { return Ok(()) };
+        let answer = self.post(http, endpoint, &[("token", token), ("token_type_hint", hint)]).await?;
+        if answer.status.is_success() {
+            Ok(())
+        } else {
+            Err(self.redact_secrets(response_error(&answer), &[token]))
+        }
+    }
+
+    /// Without the description of a refusal, if that quotes some of a secret which it was sent.
+    fn redact_secrets(&self, error: TokenError, sent: &[&str]) -> TokenError {
+        let own = match &self.client.proof {
+            ClientAuthMethod::None => None,
+            ClientAuthMethod::Basic(secret) | ClientAuthMethod::Post(secret) => Some(secret.as_str()),
+        };
+        match error {
+            TokenError::Refused { code, described } => {
+                let secrets: Vec<&str> = sent.iter().copied().chain(own).collect();
+                let described =
+                    described.filter(|text| !secrets.iter().any(|secret| quotes_secret(text, secret)));
+                TokenError::Refused { code, described }
+            }
+            error @ TokenError::Unavailable(_) => error,
+        }
+    }
+
+    async fn post(
+        &self,
+        http: &AuthHttpClient,
+        url: &Url,
+        fields: &[(&str, &str)],
+    ) -> Result<AuthHttpResponse, HttpError> {
+        let ClientCredentials { id, proof, .. } = &self.client;
+        let mut fields = fields.to_vec();
+        // Always, as it may be (RFC 6749, section 3.2.1): many servers look the client up by it, whatever the secret is
+        // shown with, those made with the official SDKs among them.
+        fields.push(("client_id", id));
+        let authorization = match proof {
+            ClientAuthMethod::Basic(secret) => basic_auth_header(id, secret),
+            ClientAuthMethod::None => None,
+            ClientAuthMethod::Post(secret) => {
+                fields.push(("client_secret", secret.as_str()));
+                None
+            }
+        };
+        http.post_form(url, authorization, &fields).await
+    }
+}
+
+/// Id and secret are form-encoded before they are joined (RFC 6749, section 2.3.1).
+fn basic_auth_header(id: &str, secret: &str) -> Option<HeaderValue> {
+    let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    let joined = Zeroizing::new(format!("{}:{}", encoded(id), encoded(secret)));
+    let mut value = HeaderValue::from_str(&format!("Basic {}", STANDARD.encode(joined.as_bytes()))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn parse_tokens(answer: &AuthHttpResponse, asked_at: Timestamp) -> Result<Tokens, TokenError> {
+    if answer.status != StatusCode::OK {
+        return Err(response_error(answer));
+    }
+    let unfit = |what: &str| TokenError::Unavailable(format!("the authorization server's answer {what}"));
+    // What the parser says of it could quote a token.
+    let Ok(given) = serde_json::from_slice::<TokenResponse>(&answer.body) else {
+        // Some servers refuse with status 200.
+        let unfit = || unfit("has no token that can be read");
+        return Err(parse_refusal(answer).unwrap_or_else(unfit));
+    };
+    if !given.token_type.eq_ignore_ascii_case("bearer") {
+        return Err(unfit("has a token of another kind than `Bearer`"));
+    }
+    if !is_valid_token(&given.access_token) {
+        return Err(unfit("has a token that cannot be sent"));
+    }
+    let life = given.expires_in.as_ref().and_then(parse_seconds).map(|seconds| seconds.saturating_mul(1_000));
+    Ok(Tokens {
+        access: given.access_token,
+        refresh: given.refresh_token.filter(|token| !token.is_empty()),
+        life_ms: life,
+        expires_at: life.map(|life| asked_at.unix_ms().saturating_add(life)),
+    })
+}
+
+/// Whether `text` has enough of `secret` in it to tell something of it.
+fn quotes_secret(text: &str, secret: &str) -> bool {
+    const MIN_QUOTED_BYTES: usize = 8;
+    let secret = secret.as_bytes();
+    let telling = secret.len().clamp(1, MIN_QUOTED_BYTES);
+    secret.windows(telling).any(|part| text.as_bytes().windows(telling).any(|found| found == part))
+}
+
+/// Seconds, also where a server writes them as text.
+fn parse_seconds(value: &Value) -> Option<i64> {
+    let seconds = match value {
+        Value::String(text) => text.parse().ok()?,
+        value => value.as_f64()?,
+    };
+    #[expect(clippy::cast_possible_truncation, reason = "a cast from a float saturates, which is far enough")]
+    let seconds = seconds.max(0.0) as i64;
+    Some(seconds)
+}
+
+fn is_valid_token(token: &str) -> bool {
+    (1..=MAX_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(|byte| (0x21..0x7f).contains(&byte))
+}
+
+/// A refusal in the words of the protocol (RFC 6749, section 5.2); none if it is not.
+fn parse_refusal(answer: &AuthHttpResponse) -> Option<TokenError> {
+    let body = answer.json()?;
+    let text =
+        |name: &str| Some(sanitize_server_text(body.get(name)?.as_str()?)).filter(|text| !text.is_empty());
+    Some(TokenError::Refused { code: text("error")?, described: text("error_description") })
+}
+
+/// What an answer means that is not the one hoped for.
+fn response_error(answer: &AuthHttpResponse) -> TokenError {
+    let status = answer.status;
+    match parse_refusal(answer) {
+        Some(refused) if status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS => refused,
+        _ => TokenError::Unavailable(format!("the authorization server answered {status}")),
+    }
+}

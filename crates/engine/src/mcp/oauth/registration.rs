@@ -1,0 +1,178 @@
+//! Who the engine is at an authorization server: what the catalog says, else the address of its metadata, else what it
+//! registers as (RFC 7591).
+
+use reqwest::Url;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use zeroize::Zeroizing;
+
+use super::discovery::DiscoveredServer;
+use super::http::{AuthHttpClient, sanitize_server_text};
+use super::oauth_client::{ClientAuthMethod, ClientCredentials};
+use crate::catalog::OAuthClientConfig;
+use crate::mcp::McpError;
+use crate::mcp::connections::Connections;
+
+/// What people are shown at an authorization server.
+const CLIENT_NAME: &str = "Roundhouse";
+
+/// A registration, as it is kept.
+#[derive(Serialize, Deserialize)]
+struct Registration {
+    client: ClientCredentials,
+    /// Where the authorization server may send people back to.
+    redirect_uri: Url,
+    /// What it may ask leave for: some authorization servers give no leave for anything else.
+    scopes: Vec<String>,
+    /// When its secret ends, in Unix milliseconds.
+    ends_at: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct RegistrationResponse {
+    client_id: String,
+    client_secret: Option<Zeroizing<String>>,
+    client_secret_expires_at: Option<i64>,
+    token_endpoint_auth_method: Option<String>,
+}
+
+/// A client that people have registered.
+pub(super) fn preregistered_client(
+    client: &OAuthClientConfig,
+    found: &DiscoveredServer,
+) -> ClientCredentials {
+    let proof = match &client.secret {
+        None => ClientAuthMethod::None,
+        Some(secret) => secret_auth_method(secret.expose().to_owned().into(), preferred_secret_method(found)),
+    };
+    ClientCredentials { id: client.id.clone(), proof, registered: false }
+}
+
+/// The client whose metadata the product serves.
+pub(super) fn metadata_client(address: &Url) -> ClientCredentials {
+    ClientCredentials { id: address.as_str().to_owned(), proof: ClientAuthMethod::None, registered: false }
+}
+
+/// What the engine is to be registered as.
+pub(super) struct RegistrationRequest<'a> {
+    /// What the registration is kept under.
+    pub(super) issuer_key: &'a str,
+    pub(super) redirect_uri: &'a Url,
+    pub(super) scopes: &'a [String],
+    /// Whether what is kept may be of no use.
+    pub(super) force_new: bool,
+}
+
+impl RegistrationRequest<'_> {
+    fn is_satisfied_by(&self, kept: &Registration, now: i64) -> bool {
+        !self.force_new
+            && kept.redirect_uri == *self.redirect_uri
+            && kept.ends_at.is_none_or(|end| end > now)
+            && self.scopes.iter().all(|scope| kept.scopes.contains(scope))
+    }
+}
+
+/// What the engine is registered as: what is kept, or else a new registration.
+pub(super) async fn get_or_register(
+    connections: &Connections,
+    http: &AuthHttpClient,
+    found: &DiscoveredServer,
+    wanted: RegistrationRequest<'_>,
+) -> Result<ClientCredentials, McpError> {
+    let kept = connections.registration(wanted.issuer_key)?;
+    let kept = kept.and_then(|text| serde_json::from_str::<Registration>(&text).ok());
+    let mut scopes = wanted.scopes.to_vec();
+    if let Some(kept) = kept {
+        if wanted.is_satisfied_by(&kept, connections.now().unix_ms()) {
+            return Ok(kept.client);
+        }
+        // Servers that share an authorization server are not to push each other's scopes out.
+        scopes.extend(kept.scopes.into_iter().filter(|scope| !wanted.scopes.contains(scope)));
+    }
+    let registration = register(http, found, wanted.redirect_uri, scopes).await?;
+    let text = serde_json::to_string(&registration).map(Zeroizing::new);
+    let text = text.map_err(|_| McpError::Failed("the registration cannot be written".into()))?;
+    connections.store_registration(wanted.issuer_key, Some(&text)).await?;
+    Ok(registration.client)
+}
+
+/// The metadata that the product serves where the engine is known by their address.
+pub(super) fn metadata_document(address: &Url, redirect_uri: &Url) -> Value {
+    let mut document = client_metadata(redirect_uri, "none");
+    if let Some(fields) = document.as_object_mut() {
+        fields.insert("client_id".into(), address.as_str().into());
+    }
+    document
+}
+
+fn client_metadata(redirect_uri: &Url, method: &str) -> Value {
+    json!({
+        "client_name": CLIENT_NAME,
+        "redirect_uris": [redirect_uri.as_str()],
+        "grant_types": ["authorization_code", "refresh_token"],
+        "response_types": ["code"],
+        "token_endpoint_auth_method": method,
+        "application_type": "web",
+    })
+}
+
+async fn register(
+    http: &AuthHttpClient,
+    found: &DiscoveredServer,
+    redirect_uri: &Url,
+    scopes: Vec<String>,
+) -> Result<Registration, McpError> {
+    let failed = |reason: &str| {
+        McpError::Failed(format!("the engine could not be registered at the authorization server: {reason}"))
+    };
+    let Some(endpoint) = &found.registration_endpoint else {
+        return Err(failed(
+            "it registers nobody by itself. Register the engine there and put its `client_id` into mcp.json, or set \
+             OAUTH_CLIENT_METADATA_URL where the authorization server supports that",
+        ));
+    };
+    let is_public = found.client_auth_methods().is_none_or(|listed| listed.contains(&"none"));
+    let method = if is_public { "none" } else { preferred_secret_method(found) };
+    let mut asked = client_metadata(redirect_uri, method);
+    if let Some(fields) = asked.as_object_mut().filter(|_| !scopes.is_empty()) {
+        fields.insert("scope".into(), scopes.join(" ").into());
+    }
+    let answer = http.post_json(endpoint, &asked).await;
+    let answer = answer.map_err(|error| failed(&error.to_string()))?;
+    if !answer.status.is_success() {
+        let body = answer.json().unwrap_or_default();
+        let code = sanitize_server_text(body.get("error").and_then(Value::as_str).unwrap_or_default());
+        let described =
+            sanitize_server_text(body.get("error_description").and_then(Value::as_str).unwrap_or_default());
+        return Err(failed(format!("it answered {} {code} {described}", answer.status).trim_end()));
+    }
+    let Ok(registered) = serde_json::from_slice::<RegistrationResponse>(&answer.body) else {
+        return Err(failed("its answer cannot be read"));
+    };
+    // Zero: it does not end (RFC 7591, section 3.2.1).
+    let ends_at = registered.client_secret_expires_at.filter(|end| *end > 0);
+    let method = registered.token_endpoint_auth_method.as_deref().unwrap_or(method);
+    // Some servers give public clients an empty secret.
+    let proof = match registered.client_secret.filter(|secret| !secret.is_empty()) {
+        Some(secret) if method != "none" => secret_auth_method(secret, method),
+        _ => ClientAuthMethod::None,
+    };
+    let client = ClientCredentials { id: registered.client_id, proof, registered: true };
+    let ends_at = ends_at.map(|end| end.saturating_mul(1_000));
+    Ok(Registration { client, redirect_uri: redirect_uri.clone(), scopes, ends_at })
+}
+
+fn secret_auth_method(secret: Zeroizing<String>, method: &str) -> ClientAuthMethod {
+    match method {
+        "client_secret_post" => ClientAuthMethod::Post(secret),
+        _ => ClientAuthMethod::Basic(secret),
+    }
+}
+
+/// How a secret is shown: in the form where the server says that it takes it there, else in `Authorization`, which is what
+/// a server that says nothing takes (RFC 8414, section 2). Of servers that list both, those made with the official Python
+/// SDK want it in the form to revoke a token.
+fn preferred_secret_method(found: &DiscoveredServer) -> &'static str {
+    let listed = found.client_auth_methods().unwrap_or_default();
+    if listed.contains(&"client_secret_post") { "client_secret_post" } else { "client_secret_basic" }
+}

@@ -1,0 +1,377 @@
+//! Keeps the tokens of one server: hands them out, refreshes them, and puts others in their place.
+//!
+//! Whatever changes what is kept is a *flight*: a task of its own, one at a time, which others wait for and nobody who
+//! goes away cancels. So a refresh token is used once, and what it was exchanged for is on record before anybody uses
+//! it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
+use reqwest::Url;
+use secrecy::{ExposeSecret as _, SecretString};
+
+use super::grant::{Consent, Grant, TokenAction, Tokens};
+use super::http::AuthHttpClient;
+use super::oauth_client::{OAuthClient, TokenError};
+use super::{configured_client, oauth_server_url};
+use crate::catalog::McpServerSpec;
+use crate::fault_injection::{self, Mutation};
+use crate::mcp::McpError;
+use crate::mcp::connections::Connections;
+use crate::mcp::request_auth::{AuthError, TokenSource};
+use crate::mcp::server_directory::ServerDirectory;
+use crate::tools::WebAllowlist;
+
+/// How long an authorization server that could not be reached is left alone.
+const RETRY_BACKOFF: Duration = Duration::from_secs(1);
+/// Why nothing is asked any more at the engine's end.
+const STOPPING_REASON: &str = "the engine is stopping";
+/// How long a revocation may take.
+const REVOKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// See the module.
+pub(super) struct TokenManager {
+    spec: Arc<McpServerSpec>,
+    url: Url,
+    connections: Arc<Connections>,
+    directory: Arc<ServerDirectory>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    current_operation: Option<TokenOperation>,
+    /// Whether what is kept was revoked.
+    revoked: bool,
+    /// What could not be stored: it is newer than what is in the brain.
+    unsaved: Option<Grant>,
+    /// Why the authorization server was not reached last, and when, by the monotonic clock.
+    last_failure: Option<(Duration, String)>,
+}
+
+/// What a flight brings: a token, unless it ends them.
+type TokenResult = Result<SecretString, AuthError>;
+type TokenOperation = Shared<BoxFuture<'static, TokenResult>>;
+
+/// What a flight is for.
+#[derive(Clone)]
+enum OperationKind {
+    /// To have a token other than this.
+    GetToken(Option<SecretString>),
+    /// To put this in the place of what is kept.
+    Install(Box<Grant>),
+    /// To revoke what is kept.
+    Revoke,
+}
+
+/// Takes a flight off the board when it has ended, however.
+struct CompletionGuard(Arc<TokenManager>);
+
+impl Drop for CompletionGuard {
+    fn drop(&mut self) {
+        self.0.state().current_operation = None;
+    }
+}
+
+impl TokenManager {
+    /// What keeps the tokens of the server at `url`.
+    pub(super) fn new(
+        spec: Arc<McpServerSpec>,
+        url: Url,
+        (connections, directory): (Arc<Connections>, Arc<ServerDirectory>),
+    ) -> Self {
+        Self { spec, url, connections, directory, state: Mutex::default() }
+    }
+
+    /// Whether it keeps the tokens of this address.
+    pub(super) fn is_for(&self, url: &Url) -> bool {
+        self.url == *url
+    }
+
+    /// Puts tokens in the place of what is kept. They are on record when this is done.
+    pub(super) async fn install(self: &Arc<Self>, grant: Grant) -> Result<(), AuthError> {
+        self.run_operation(OperationKind::Install(Box::new(grant))).await.map(drop)
+    }
+
+    /// Revokes what is kept, as far as that can be done.
+    pub(super) async fn revoke(self: &Arc<Self>) {
+        let _ended = self.run_operation(OperationKind::Revoke).await;
+    }
+
+    async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> TokenResult {
+        if self.state().revoked {
+            return Err(disconnected_error());
+        }
+        // What is not on record yet is given to nobody.
+        let is_kept = self.state().unsaved.is_none();
+        if is_kept
+            && let Some(grant) = self.stored_grant()?
+            && let TokenAction::Use(token) = grant.token_action(self.connections.now(), refused)
+        {
+            return Ok(token);
+        }
+        loop {
+            let (current_operation, is_own_signature) =
+                self.join_or_start(OperationKind::GetToken(refused.cloned()));
+            match current_operation.await {
+                // It took off before the token was refused.
+                Ok(token)
+                    if !is_own_signature
+                        && refused.is_some_and(|refused| is_same_secret(refused, &token)) => {}
+                brought => return brought,
+            }
+        }
+    }
+
+    /// A flight of one's own, after those that are under way.
+    async fn run_operation(self: &Arc<Self>, purpose: OperationKind) -> TokenResult {
+        loop {
+            let (current_operation, is_own_signature) = self.join_or_start(purpose.clone());
+            let brought = current_operation.await;
+            if is_own_signature {
+                return brought;
+            }
+        }
+    }
+
+    /// The flight that is under way, or else one for this purpose; whether it is that.
+    fn join_or_start(self: &Arc<Self>, purpose: OperationKind) -> (TokenOperation, bool) {
+        let mut state = self.state();
+        let under_way =
+            state.current_operation.as_ref().filter(|_| !fault_injection::active(Mutation::RefreshEach));
+        if let Some(current_operation) = under_way {
+            return (current_operation.clone(), false);
+        }
+        let keeper = Arc::clone(self);
+        let task = self.connections.spawn(async move {
+            let landing = CompletionGuard(keeper);
+            let keeper = &landing.0;
+            match purpose {
+                OperationKind::GetToken(refused) => keeper.get_or_refresh(refused.as_ref()).await,
+                OperationKind::Install(grant) => keeper.replace(*grant).await,
+                OperationKind::Revoke => keeper.perform_revoke().await,
+            }
+        });
+        let lost = || AuthError::Unavailable(STOPPING_REASON.into());
+        let current_operation = async move { task.await.unwrap_or_else(|_| Err(lost())) }.boxed().shared();
+        state.current_operation = Some(current_operation.clone());
+        (current_operation, true)
+    }
+
+    /// Brings a token other than `refused`.
+    async fn get_or_refresh(&self, refused: Option<&SecretString>) -> TokenResult {
+        self.store_unsaved().await?;
+        let Some(grant) = self.current_grant()? else {
+            return Err(AuthError::Expired("no token is kept of it".into()));
+        };
+        match grant.token_action(self.connections.now(), refused) {
+            TokenAction::Use(token) => Ok(token),
+            TokenAction::Expired(reason) => Err(AuthError::Expired(reason)),
+            TokenAction::Expire(reason) => self.expire(grant.party, reason).await,
+            TokenAction::Refresh { refresh_token: with, still_valid } => {
+                let refresh_count = match self.recent_failure() {
+                    // A refresh token is good once, and what comes for it may come too late to be stored.
+                    _ if self.connections.is_closing() => {
+                        Err(TokenError::Unavailable(STOPPING_REASON.into()))
+                    }
+                    Some(reason) => Err(TokenError::Unavailable(reason)),
+                    None => self.refresh(&grant.party, &with).await,
+                };
+                let brought = match refresh_count {
+                    Ok(tokens) => self.replace(Grant { leave: Consent::Given(tokens), ..grant }).await,
+                    Err(TokenError::Unavailable(reason)) => Err(AuthError::Unavailable(reason)),
+                    Err(error @ TokenError::Refused { .. }) => self.handle_refusal(grant.party, error).await,
+                };
+                match (brought, still_valid) {
+                    (Err(AuthError::Unavailable(_)), Some(token)) => Ok(token),
+                    (brought, _) => brought,
+                }
+            }
+        }
+    }
+
+    async fn refresh(
+        &self,
+        party: &OAuthClient,
+        with: &zeroize::Zeroizing<String>,
+    ) -> Result<Tokens, TokenError> {
+        let asked = async {
+            let http = AuthHttpClient::for_server(&self.url, self.connections.web_allowlist()).await?;
+            party.refresh(&http, self.connections.now(), with).await
+        };
+        let refresh_count = asked.await;
+        let missed = match &refresh_count {
+            Err(TokenError::Unavailable(reason)) => {
+                tracing::warn!(server = self.spec.name, reason, "A token could not be refreshed.");
+                Some((self.connections.clock().monotonic(), reason.clone()))
+            }
+            _ => None,
+        };
+        self.state().last_failure = missed;
+        let mut tokens = refresh_count?;
+        // Without another one, the old one stays good (RFC 6749, section 6).
+        if tokens.refresh.is_none() && !fault_injection::active(Mutation::DropRefreshToken) {
+            tokens.refresh = Some(with.clone());
+        }
+        Ok(tokens)
+    }
+
+    /// The authorization server has refused to refresh.
+    async fn handle_refusal(&self, party: OAuthClient, error: TokenError) -> TokenResult {
+        // The secret that the catalog names is the operator's to set right: the user's leave holds.
+        let is_revoked = match &error {
+            TokenError::Refused { code, .. } if code == "invalid_grant" => true,
+            error => error.is_client_error() && !party.client.has_catalog_secret(),
+        };
+        if !is_revoked || fault_injection::active(Mutation::RefreshForever) {
+            let mut reason = error.to_string();
+            if error.is_client_error() {
+                reason.push_str(": it must know the `client_id` and the `client_secret` of mcp.json");
+            }
+            self.state().last_failure = Some((self.connections.clock().monotonic(), reason.clone()));
+            return Err(AuthError::Unavailable(reason));
+        }
+        if error.is_client_error() && party.client.registered {
+            let forgotten = self.connections.store_registration(&party.registered_at, None).await;
+            if let Err(error) = forgotten {
+                tracing::warn!(server = self.spec.name, %error, "A registration could not be forgotten.");
+            }
+        }
+        self.expire(party, error.to_string()).await
+    }
+
+    /// There is no leave any more: that is on record, and the connection shows it, before anybody is told.
+    async fn expire(&self, party: OAuthClient, reason: String) -> TokenResult {
+        let grant = Grant { party, leave: Consent::Over(reason.clone()) };
+        let error = AuthError::Expired(reason);
+        let stored = match grant.to_credential() {
+            Ok(held) => self.connections.expire(&self.spec, held, &error.to_string()).await,
+            Err(error) => Err(McpError::Failed(error.to_string())),
+        };
+        match stored {
+            Ok(()) => self.state().unsaved = None,
+            Err(error) => {
+                tracing::warn!(server = self.spec.name, %error, "The end of a leave could not be stored yet.");
+                self.state().unsaved = Some(grant);
+            }
+        }
+        Err(error)
+    }
+
+    /// Puts a grant in the place of what is kept; its token, once it is on record.
+    async fn replace(&self, grant: Grant) -> TokenResult {
+        {
+            let mut state = self.state();
+            (state.last_failure, state.revoked) = (None, false);
+        }
+        let token = match &grant.leave {
+            Consent::Given(tokens) => Ok(SecretString::from(tokens.access.as_str())),
+            Consent::Over(reason) => Err(AuthError::Expired(reason.clone())),
+        };
+        self.store(grant).await?;
+        token
+    }
+
+    /// From now on nobody gets a token. What is kept stays until the connection goes: a revocation that a crash cut off
+    /// can be asked for again.
+    async fn perform_revoke(&self) -> TokenResult {
+        self.state().revoked = true;
+        if let Some(grant) = self.current_grant()? {
+            revoke_tokens(&self.spec.name, &grant, (&self.url, self.connections.web_allowlist())).await;
+        }
+        Err(disconnected_error())
+    }
+
+    /// Takes a grant down. What could not be stored is not lost: it is tried again before anything else is done.
+    async fn store(&self, grant: Grant) -> Result<(), AuthError> {
+        self.state().unsaved = Some(grant);
+        self.store_unsaved().await
+    }
+
+    async fn store_unsaved(&self) -> Result<(), AuthError> {
+        let Some(grant) = self.state().unsaved.clone() else { return Ok(()) };
+        let unsaved = |error: &dyn std::fmt::Display| {
+            AuthError::Unavailable(format!("its tokens could not be stored: {error}"))
+        };
+        let held = grant.to_credential().map_err(|_| unsaved(&"they cannot be written"))?;
+        if !self.connections.store_credentials(&self.spec, held).await.map_err(|error| unsaved(&error))? {
+            tracing::info!(server = self.spec.name, "Tokens came for a connection that is gone.");
+        }
+        self.state().unsaved = None;
+        Ok(())
+    }
+
+    /// What there is now, to be shown by the secret that the catalog has now: it may be newer than the leave.
+    fn current_grant(&self) -> Result<Option<Grant>, AuthError> {
+        let unsaved = self.state().unsaved.clone();
+        let Some(Grant { party, leave }) =
+            unsaved.map_or_else(|| self.stored_grant(), |unsaved| Ok(Some(unsaved)))?
+        else {
+            return Ok(None);
+        };
+        let spec = self.directory.find(&self.spec.name);
+        let canonical_address = spec.as_ref().filter(|spec| oauth_server_url(spec) == Some(&self.url));
+        let party = party.with_catalog_secret(canonical_address.and_then(|spec| configured_client(spec)));
+        Ok(Some(Grant { party, leave }))
+    }
+
+    /// What is on record.
+    fn stored_grant(&self) -> Result<Option<Grant>, AuthError> {
+        let held = self.connections.credentials(&self.spec);
+        let held = held.map_err(|error| AuthError::Unavailable(McpError::from(error).to_string()))?;
+        Ok(held.as_ref().and_then(Grant::from_credential))
+    }
+
+    /// Why the authorization server is left alone, if it is.
+    fn recent_failure(&self) -> Option<String> {
+        let now = self.connections.clock().monotonic();
+        let missed = self.state().last_failure.clone();
+        missed.filter(|(at, _)| now.saturating_sub(*at) < RETRY_BACKOFF).map(|(_, reason)| reason)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Revokes tokens, as far as that can be done.
+pub(super) async fn revoke_tokens(
+    server: &str,
+    Grant { party, leave }: &Grant,
+    (url, web): (&Url, &WebAllowlist),
+) {
+    let Consent::Given(tokens) = leave else { return };
+    let revoking = tokio::time::timeout(REVOKE_TIMEOUT, async {
+        let http = AuthHttpClient::for_server(url, web).await?;
+        let refresh = match &tokens.refresh {
+            Some(token) => party.revoke(&http, token, "refresh_token").await,
+            None => Ok(()),
+        };
+        refresh.and(party.revoke(&http, &tokens.access, "access_token").await)
+    });
+    let reason = match revoking.await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("it took over {} seconds", REVOKE_TIMEOUT.as_secs()),
+    };
+    tracing::warn!(server, reason, "The tokens of a connection could not be revoked.");
+}
+
+fn disconnected_error() -> AuthError {
+    AuthError::Expired("it was disconnected".into())
+}
+
+/// Gives the tokens of a keeper.
+pub(super) struct ManagedTokenSource(pub(super) Arc<TokenManager>);
+
+impl TokenSource for ManagedTokenSource {
+    fn token<'a>(&'a self, refused: Option<&'a SecretString>) -> BoxFuture<'a, TokenResult> {
+        Box::pin(self.0.token(refused))
+    }
+}
+
+fn is_same_secret(one: &SecretString, other: &SecretString) -> bool {
+    one.expose_secret() == other.expose_secret()
+}

@@ -1,0 +1,98 @@
+//! A server's tool as the agent's.
+
+use std::sync::Arc;
+
+use contract::assets::TransportKind;
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use super::clients::{CallOutcome, ToolCall};
+use super::credentials::identity;
+use super::{ServerHandle, ToolDefinition};
+use crate::fingerprint;
+use crate::llm::ToolSpec;
+use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, approval};
+
+/// See the module.
+pub(super) struct ServerTool {
+    server: ServerHandle,
+    definition: Arc<ToolDefinition>,
+    name: String,
+}
+
+impl ServerTool {
+    pub(super) fn new(caller: ServerHandle, definition: Arc<ToolDefinition>) -> Self {
+        let name = format!("{}{}", tool_name_prefix(&caller.spec.name), definition.name);
+        Self { server: caller, definition, name }
+    }
+}
+
+/// What the names of a server's tools begin with.
+pub(super) fn tool_name_prefix(server: &str) -> String {
+    format!("{server}__")
+}
+
+impl Tool for ServerTool {
+    fn spec(&self) -> ToolSpec {
+        ToolSpec {
+            name: self.name.clone(),
+            description: self.definition.description.clone(),
+            input_schema: self.definition.input_schema.clone(),
+        }
+    }
+
+    fn idempotent(&self) -> bool {
+        let ToolDefinition { read_only, idempotent, .. } = &*self.definition;
+        self.server.spec.trust_annotations && (*read_only || *idempotent)
+    }
+
+    fn permission(&self) -> Permission {
+        let reads = self.server.spec.trust_annotations && self.definition.read_only;
+        if reads { Permission::Allow } else { Permission::Ask }
+    }
+
+    fn approval_prompt(&self, input: &Value) -> String {
+        let spec = &self.server.spec;
+        let server = match spec.transport_kind() {
+            TransportKind::Stdio => format!("the tool server `{}`", spec.name),
+            TransportKind::Http => format!("the tool server `{}`, elsewhere", spec.name),
+        };
+        let input = approval::pretty_json(input);
+        format!("May I call `{}` of {server}, with this input?\n\n{input}", self.definition.name)
+    }
+
+    fn binding(&self) -> Option<String> {
+        let ToolDefinition { name, description, input_schema, read_only, idempotent } = &*self.definition;
+        let annotations = format!("{read_only} {idempotent}");
+        let parts =
+            [&identity(&self.server.spec), name, description, &input_schema.to_string(), &annotations];
+        Some(fingerprint::hash(&parts.map(String::as_str)))
+    }
+
+    fn is_mcp_tool(&self) -> bool {
+        true
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        Box::pin(async move {
+            let Invocation { call_id, task, input, answers } = invocation;
+            let failed = |error: &dyn std::fmt::Display| ToolError(error.to_string());
+            let access = self.server.request_auth().map_err(|error| failed(&error))?;
+            let call = ToolCall {
+                id: call_id,
+                tool: &self.definition.name,
+                input,
+                answer: answers.last().map(|answer| answer.answer.as_str()),
+                may_elicit: task.is_some(),
+                idempotent: self.idempotent(),
+            };
+            match self.server.clients().call(&self.server.spec, access, call).await {
+                Ok(CallOutcome::Done(text)) => {
+                    Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() }))
+                }
+                Ok(CallOutcome::Ask(question)) => Ok(ToolStep::Ask(question)),
+                Err(error) => Err(failed(&error)),
+            }
+        })
+    }
+}

@@ -1,0 +1,173 @@
+//! Cancel that does not stop. Wherever a turn is, it is over at once, and the task goes on.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use service::clock::{Clock as _, SystemClock};
+use strict_provider::{Fault, Gate, Refusal, Reply, Wire};
+
+use super::child_processes::live_processes;
+use crate::agent::harness::{AgentHarness, GatedTool, WIRES, check_turn, final_text};
+use crate::catalog::AgentSpec;
+use crate::event_log::EventReader;
+use crate::testing::{SseEvent, can_confine, next_events, read_until, task_id, with_deadline};
+
+/// How long a cancelled turn may still go on.
+const CANCEL_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Cancels the turn of task `t` and reads the end of its stream, which comes at once.
+async fn cancel_turn(rig: &AgentHarness, mut reader: EventReader, mut seen: Vec<SseEvent>) -> Vec<SseEvent> {
+    let began = Instant::now();
+    let end = async {
+        rig.agent.cancel(&task_id("t")).await.unwrap();
+        while let Some(events) = next_events(&mut reader).await {
+            seen.extend(events);
+        }
+    };
+    // Where it does not come at all, nobody waits for it for long.
+    assert!(tokio::time::timeout(4 * CANCEL_TIMEOUT, end).await.is_ok(), "the turn goes on");
+    assert!(began.elapsed() < CANCEL_TIMEOUT, "cancelled after {:?}", began.elapsed());
+    assert_eq!(seen.last().unwrap().phase(), Some("cancelled"), "{seen:#?}");
+    assert_eq!(check_turn(&seen), Ok(()));
+    seen
+}
+
+/// The texts of all roles in the last request, in their order.
+fn last_request_text(rig: &AgentHarness) -> String {
+    rig.last_request().body.to_string()
+}
+
+/// Asserts that the task goes on.
+async fn assert_task_continues(rig: &AgentHarness) {
+    rig.provider.set_default_reply(Reply::echo());
+    assert!(final_text(&rig.send("and now?").await).ends_with("and now?"));
+    rig.provider.assert_no_refusals();
+}
+
+async fn begin_turn(rig: &AgentHarness) -> EventReader {
+    rig.begin(json!({"task_id": "t", "message": "go", "super_thinking": true})).await.unwrap()
+}
+
+#[tokio::test]
+async fn lesson_e15_a_turn_is_cancelled_while_the_model_speaks() {
+    for wire in WIRES {
+        let rig = AgentHarness::new(wire).await;
+        let gate = Gate::new();
+        let reply = Reply::new().thinking("Let me see.").text("What I meant to say is this.");
+        rig.provider.enqueue(reply.chars_per_delta(6).hold(4, &gate));
+        let mut reader = begin_turn(&rig).await;
+        let seen = read_until(&mut reader, |event| event.kind == "text_delta").await;
+        let seen = cancel_turn(&rig, reader, seen).await;
+        assert_task_continues(&rig).await;
+        // What was shown of the answer is what the model is told that it said.
+        let shown = crate::testing::rendered_text(&seen, true);
+        assert!(!shown.is_empty() && shown.len() < 28, "{shown}");
+        assert!(
+            last_request_text(&rig).contains(&Value::from(shown).to_string()),
+            "{}",
+            last_request_text(&rig)
+        );
+    }
+}
+
+#[tokio::test]
+async fn lesson_e15_a_turn_is_cancelled_before_the_model_speaks() {
+    for wire in WIRES {
+        let rig = AgentHarness::new(wire).await;
+        rig.provider.enqueue(Reply::from_text("never").fault(Fault::SlowHeaders { delay_ms: 60_000 }));
+        let reader = begin_turn(&rig).await;
+        rig.provider.wait_for_requests(1).await;
+        cancel_turn(&rig, reader, Vec::new()).await;
+        assert_task_continues(&rig).await;
+    }
+}
+
+#[tokio::test]
+async fn lesson_e15_a_turn_is_cancelled_while_a_failing_provider_is_left_alone() {
+    for wire in WIRES {
+        let rig = AgentHarness::new(wire).await;
+        let wish = Refusal::RateLimited { retry_after_s: Some(29) };
+        rig.provider.enqueue(Reply::from_fault(Fault::refuse(wish)));
+        let reader = begin_turn(&rig).await;
+        rig.clock.wait_for_sleep(Duration::from_secs(29)).await;
+        cancel_turn(&rig, reader, Vec::new()).await;
+        assert_task_continues(&rig).await;
+        assert_eq!(rig.provider.requests().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn lesson_e15_a_turn_is_cancelled_while_a_tool_runs() {
+    for wire in WIRES {
+        let gated = GatedTool::new(false);
+        let rig = AgentHarness::with_tools(wire, vec![gated.clone()]).await;
+        let reply = Reply::new().thinking("Both.").text("I try both.");
+        rig.provider.enqueue(reply.tool_use("list_files", json!({"path": "."})).tool_use("gated", json!({})));
+        let mut reader = begin_turn(&rig).await;
+        gated.wait_for_runs(1).await;
+        let seen = read_until(&mut reader, |event| event.kind == "tool_result").await;
+        cancel_turn(&rig, reader, seen).await;
+        // It is dropped, so what it waits for finds nobody.
+        gated.may_end.add_permits(1);
+        assert_task_continues(&rig).await;
+        assert_eq!(gated.may_end.available_permits(), 1);
+        assert!(last_request_text(&rig).contains("I try both."));
+    }
+}
+
+#[tokio::test]
+async fn lesson_e15_a_turn_is_cancelled_while_a_person_is_asked() {
+    for wire in WIRES {
+        let rig = AgentHarness::new(wire).await;
+        rig.provider.enqueue(Reply::new().text("Hm.").tool_use("ask_user", json!({"question": "Which?"})));
+        let mut reader = begin_turn(&rig).await;
+        let seen = read_until(&mut reader, |event| event.kind == "hitl_request").await;
+        cancel_turn(&rig, reader, seen).await;
+        assert!(with_deadline(rig.agent.pending_requests()).await.unwrap().is_empty());
+        assert_task_continues(&rig).await;
+    }
+}
+
+fn sleeper() -> AgentSpec {
+    AgentSpec {
+        name: "sleeper".into(),
+        description: "Sleeps.".into(),
+        model: None,
+        tools: None,
+        max_turns: 5,
+        max_tokens: None,
+        prompt: "You sleep.".into(),
+    }
+}
+
+#[tokio::test]
+async fn lesson_e15_a_turn_is_cancelled_while_a_program_runs_and_no_child_of_it_is_left() {
+    if !can_confine() {
+        return;
+    }
+    for of_agent in [false, true] {
+        let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
+        rig.allow_all().await;
+        let mark = format!("{}.{}", 99 + u8::from(of_agent), std::process::id());
+        let command = format!("trap '' TERM INT; setsid sleep {mark} & sleep {mark} & sleep {mark}");
+        let call = Reply::new().tool_use("shell", json!({"command": command}));
+        if of_agent {
+            rig.agents = vec![Arc::new(sleeper())];
+            rig.restart().await;
+            rig.provider
+                .enqueue(Reply::new().tool_use("run_agent", json!({"agent": "sleeper", "task": "Sleep."})));
+        }
+        rig.provider.enqueue(call);
+        let reader = begin_turn(&rig).await;
+        with_deadline(async {
+            while live_processes(&mark).len() < 3 {
+                SystemClock::new().sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        cancel_turn(&rig, reader, Vec::new()).await;
+        assert_eq!(live_processes(&mark), [""; 0]);
+        assert_task_continues(&rig).await;
+    }
+}

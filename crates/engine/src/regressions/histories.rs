@@ -1,0 +1,550 @@
+//! Histories that are broken for ever. Whatever happened to a task, the provider takes its history.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use contract::engine::{Role, TaskMessage};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use strict_provider::{Fault, Gate, Refusal, Reply, Stop, Wire};
+
+use crate::agent::harness::{AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, gateway_config};
+use crate::event_log::EventReader;
+use crate::testing::{SseEvent, next_events, task_id, with_deadline};
+
+/// What happens to a task.
+#[derive(Clone, Debug)]
+enum Action {
+    Turn(TurnPlan),
+    /// The engine is configured for this one of two models, over this protocol; another one stands in for it over
+    /// the second.
+    Switch(Wire, usize, Wire),
+}
+
+#[derive(Clone, Debug)]
+struct TurnPlan {
+    start_from: StartFrom,
+    think: bool,
+    steps: Vec<ModelStep>,
+    /// Whether the person gives leave.
+    approves: bool,
+    outcome: TurnOutcome,
+}
+
+/// From where a turn goes on: one of the messages that are there, if there are some.
+#[derive(Clone, Copy, Debug)]
+enum StartFrom {
+    End,
+    Edit(usize),
+    Retry(usize),
+}
+
+/// A model step: calls by their number, and after how many deltas the provider breaks off first.
+#[derive(Clone, Debug)]
+struct ModelStep {
+    calls: Vec<u8>,
+    breaks_after: Option<usize>,
+}
+
+/// What happens after the steps.
+#[derive(Clone, Copy, Debug)]
+enum TurnOutcome {
+    /// The model answers.
+    Completes,
+    /// The model calls a tool, and the turn may not call the model again.
+    Capped,
+    /// The provider fails for good.
+    Fails,
+    /// The first model is refused, and another one answers in its place.
+    Fallback,
+    /// The provider says that the conversation is too long.
+    TooLong,
+    /// The provider takes the history for broken.
+    BrokenHistory,
+    /// Something happens from outside.
+    Interrupted(InterruptPoint, Interruption),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum InterruptPoint {
+    /// While an answer is streamed, after so many deltas.
+    Stream(usize),
+    /// While a tool runs.
+    Tool,
+    /// While a person is asked.
+    Person,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Interruption {
+    Cancel,
+    Restart,
+    Kill,
+    Steer,
+}
+
+const INTERRUPTIONS: [Interruption; 4] =
+    [Interruption::Cancel, Interruption::Restart, Interruption::Kill, Interruption::Steer];
+/// The question that is asked in [`InterruptPoint::Person`].
+const PERSON_QUESTION: &str = "And now?";
+
+/// One of the calls that a model may make.
+fn add_call(reply: Reply, number: u8) -> Reply {
+    match number {
+        0 => reply.tool_use("list_files", json!({"path": "."})),
+        1 => reply.tool_use("read_file", json!({"path": "nothing"})),
+        2 => reply.tool_use("working_memory_set", json!({"key": "k", "value": 1})),
+        3 => reply.tool_use("fly", json!({})),
+        4 => reply.truncated_tool_use("list_files", "{\"path\": [1,").stop(Stop::ToolUse),
+        5 => reply.tool_use("write_file", json!({"path": "a.txt", "content": "a"})),
+        _ => reply.tool_use("ask_user", json!({"question": "Which?"})),
+    }
+}
+
+/// An answer with these calls. Its form is another one for each number of calls.
+fn answer(calls: &[u8]) -> Reply {
+    let begun = match calls.len() {
+        1 => Reply::new().redacted_thinking().text("I see to it."),
+        2 => Reply::new().thinking("Two."),
+        _ => Reply::new().thinking("Hm, hm.").text(" \n").text("So."),
+    };
+    calls.iter().fold(begun, |reply, number| add_call(reply, *number))
+}
+
+/// What a person attaches now and then.
+fn picture() -> Value {
+    json!({"type": "image", "media_type": "image/png", "data": "aW1hZ2U="})
+}
+
+/// A task, and what has happened to it.
+struct TaskScenario {
+    rig: AgentHarness,
+    gated: Arc<GatedTool>,
+    gated_begun: usize,
+    /// Whether all models that may be asked stream the input of their calls.
+    streams_tool_input: bool,
+    /// How often the conversation was shortened.
+    compaction_count: usize,
+    /// How many models there are.
+    model_count: usize,
+    steered: BTreeSet<String>,
+}
+
+impl TaskScenario {
+    async fn begin(wire: Wire) -> Self {
+        let gated = GatedTool::new(false);
+        let streams_tool_input = STREAMED_INPUT_WIRES.contains(&wire);
+        let rig = AgentHarness::with_tools(wire, vec![gated.clone()]).await;
+        rig.provider.set_default_reply(Reply::new().thinking("At last.").text("Done."));
+        Self {
+            rig,
+            gated,
+            gated_begun: 0,
+            streams_tool_input,
+            compaction_count: 0,
+            model_count: 1,
+            steered: BTreeSet::new(),
+        }
+    }
+
+    async fn perform(&mut self, act: &Action) {
+        match act {
+            Action::Turn(turn) => self.turn(turn).await,
+            Action::Switch(wire, model, other) => {
+                self.model_count = 2;
+                self.streams_tool_input =
+                    [wire, other].into_iter().all(|wire| STREAMED_INPUT_WIRES.contains(wire));
+                let models = [(*wire, ["test-1", "test-2"][*model]), (*other, "test-3")];
+                let gateway = gateway_config(&self.rig.provider, &models);
+                self.rig.configure_gateway(&gateway).await;
+            }
+        }
+        self.rig.provider.assert_no_refusals();
+        assert_eq!(self.rig.provider.pending_replies(), 0);
+    }
+
+    async fn plain_turn(&mut self) {
+        let plain = TurnPlan {
+            start_from: StartFrom::End,
+            think: true,
+            steps: Vec::new(),
+            approves: true,
+            outcome: TurnOutcome::Completes,
+        };
+        self.perform(&Action::Turn(plain)).await;
+    }
+
+    async fn turn(&mut self, turn: &TurnPlan) {
+        // Long enough that a summary is worth its price.
+        let message = "Go on. ".repeat(if turn.think { 1_500 } else { 1 });
+        let mut request = json!({"task_id": "t", "message": message, "super_thinking": turn.think});
+        if let Some((field, id)) = self.base(turn.start_from).await {
+            request[field] = id.into();
+        }
+        for ModelStep { calls, breaks_after: breaks } in &turn.steps {
+            let calls = &self.possible_calls(calls);
+            // What comes again is another answer every other time.
+            let broken = |deltas: usize| answer(&calls[deltas % 2..]).fault(Fault::cut_after(deltas));
+            self.rig.provider.enqueue_all(breaks.filter(|_| !calls.is_empty()).map(broken));
+            self.rig.provider.enqueue_all((!calls.is_empty()).then(|| answer(calls)));
+        }
+        if let TurnOutcome::Capped = turn.outcome {
+            let answers = turn.steps.iter().filter(|step| !step.calls.is_empty()).count();
+            request["max_turns"] = (answers + 1).into();
+        }
+        if !turn.approves && !matches!(turn.start_from, StartFrom::Retry(_)) {
+            request["media"] = json!([picture()]);
+        }
+        let gate = self.script(turn.outcome);
+        let reader = self.rig.begin(request).await.unwrap();
+        let end = match turn.outcome {
+            TurnOutcome::Completes | TurnOutcome::Capped | TurnOutcome::Fallback => {
+                self.read_to_end(reader, turn.approves, "completed").await
+            }
+            TurnOutcome::Fails => self.read_to_end(reader, turn.approves, "errored").await,
+            // Whether there is something to shorten or to leave out is another question.
+            TurnOutcome::TooLong | TurnOutcome::BrokenHistory => {
+                self.read_to_either_end(reader, turn.approves).await
+            }
+            TurnOutcome::Interrupted(moment, deed) => {
+                self.interrupt(reader, moment, deed, &gate, turn.approves).await
+            }
+        };
+        assert!(end.is_ok(), "{}: {turn:#?}", end.unwrap_err());
+    }
+
+    /// The calls that a model can make over this protocol: where calls come whole, none is cut off.
+    fn possible_calls(&self, calls: &[u8]) -> Vec<u8> {
+        calls
+            .iter()
+            .map(|number| if *number == 4 && !self.streams_tool_input { 3 } else { *number })
+            .collect()
+    }
+
+    /// The message that a turn goes on from.
+    async fn base(&self, from: StartFrom) -> Option<(&'static str, String)> {
+        let (field, at) = match from {
+            StartFrom::End => return None,
+            StartFrom::Edit(at) => ("edit_message_id", at),
+            StartFrom::Retry(at) => ("retry_message_id", at),
+        };
+        let mut listed = self.rig.agent.all_messages(&task_id("t")).await.unwrap_or_default();
+        listed.retain(|message| !message.superseded);
+        if field == "edit_message_id" {
+            let began = |message: &TaskMessage| {
+                message.role == Role::User && !self.steered.contains(&message.message_id.to_string())
+            };
+            listed.retain(began);
+        }
+        let at = at.checked_rem(listed.len())?;
+        Some((field, listed[at].message_id.to_string()))
+    }
+
+    /// What the provider says after the steps, up to the moment in which something happens.
+    fn script(&self, then: TurnOutcome) -> Gate {
+        let gate = Gate::new();
+        let provider = &self.rig.provider;
+        match then {
+            TurnOutcome::Completes => {}
+            TurnOutcome::Capped => provider.enqueue(answer(&[0, 1])),
+            TurnOutcome::Fails => {
+                // Each model that there is has its attempts.
+                provider.enqueue_all(vec![
+                    Reply::from_fault(Fault::refuse(Refusal::ServerError));
+                    5 * self.model_count
+                ]);
+            }
+            TurnOutcome::Fallback => {
+                let refused = Reply::from_fault(Fault::refuse(Refusal::Unauthorized));
+                provider.enqueue_all((self.model_count > 1).then_some(refused));
+            }
+            TurnOutcome::TooLong => {
+                provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::PromptTooLong)));
+            }
+            TurnOutcome::BrokenHistory => {
+                provider.enqueue(Reply::from_fault(Fault::refuse(Refusal::BrokenHistory)));
+            }
+            TurnOutcome::Interrupted(InterruptPoint::Stream(deltas), _) => {
+                let long = Reply::new().thinking("I wonder.").text("This takes a while.").deltas(4);
+                provider.enqueue(long.hold(deltas, &gate));
+            }
+            TurnOutcome::Interrupted(InterruptPoint::Tool, _) => {
+                provider.enqueue(add_call(answer(&[0]).tool_use("gated", json!({})), 2));
+            }
+            TurnOutcome::Interrupted(InterruptPoint::Person, _) => {
+                provider.enqueue(add_call(
+                    answer(&[0]).tool_use("ask_user", json!({"question": PERSON_QUESTION})),
+                    5,
+                ));
+            }
+        }
+        gate
+    }
+
+    /// Waits for the moment and does the deed. Why the turn did not end as it should, if it did not.
+    async fn interrupt(
+        &mut self,
+        mut reader: EventReader,
+        moment: InterruptPoint,
+        deed: Interruption,
+        gate: &Gate,
+        yes: bool,
+    ) -> Result<(), String> {
+        let after = self.wait_for(&mut reader, moment, gate, yes).await?;
+        match deed {
+            Interruption::Cancel => {
+                with_deadline(self.rig.agent.cancel(&task_id("t"))).await.unwrap();
+                return self.read_to_end(reader, yes, "cancelled").await;
+            }
+            Interruption::Restart => self.rig.restart().await,
+            Interruption::Kill => self.rig.kill().await,
+            Interruption::Steer => {
+                let steered =
+                    with_deadline(self.rig.agent.steer(&task_id("t"), "Mind the gap.".into())).await;
+                self.steered.insert(steered.unwrap().to_string());
+            }
+        }
+        match (deed, moment) {
+            (Interruption::Steer, InterruptPoint::Stream(_)) => gate.release(),
+            (Interruption::Steer, InterruptPoint::Tool) => self.gated.may_end.add_permits(1),
+            (Interruption::Steer, InterruptPoint::Person) => {}
+            _ => self.rig.agent.resume().unwrap(),
+        }
+        for request in self.rig.agent.pending_requests().await.unwrap() {
+            self.respond(&request.request_id.to_string(), request.kind.as_str(), yes).await;
+        }
+        let reader = self.rig.agent.replay(Some(task_id("t")), after).unwrap();
+        self.read_to_end(reader, yes, "completed").await
+    }
+
+    /// Waits for the moment, which must come before the turn's end. Gives the last `ts` seen.
+    async fn wait_for(
+        &mut self,
+        reader: &mut EventReader,
+        moment: InterruptPoint,
+        gate: &Gate,
+        yes: bool,
+    ) -> Result<i64, String> {
+        let gated = Arc::clone(&self.gated);
+        let times = self.gated_begun + 1;
+        let mut comes = std::pin::pin!(async move {
+            match moment {
+                InterruptPoint::Stream(_) => gate.reached().await,
+                InterruptPoint::Tool => gated.wait_for_runs(times).await,
+                InterruptPoint::Person => std::future::pending().await,
+            }
+        });
+        let mut after = 0;
+        loop {
+            let events = tokio::select! {
+                biased;
+                () = &mut comes => break,
+                events = next_events(reader) => events.ok_or(format!("it ended before {moment:?}"))?,
+            };
+            after = events.last().map_or(after, SseEvent::ts);
+            if events.iter().any(|event| event.data["question"] == PERSON_QUESTION) {
+                break;
+            }
+            self.respond_to(&events, yes).await;
+        }
+        self.gated_begun = self.gated.runs.load(std::sync::atomic::Ordering::Acquire);
+        Ok(after)
+    }
+
+    async fn read_to_end(&self, mut reader: EventReader, yes: bool, phase: &str) -> Result<(), String> {
+        let mut all = Vec::new();
+        while let Some(events) = next_events(&mut reader).await {
+            self.respond_to(&events, yes).await;
+            all.extend(events);
+        }
+        let last = all.iter().rev().find_map(SseEvent::phase);
+        if last == Some(phase) { Ok(()) } else { Err(format!("not {phase} but {last:?}: {all:#?}")) }
+    }
+
+    /// Reads a turn that may end well or not.
+    async fn read_to_either_end(&mut self, mut reader: EventReader, yes: bool) -> Result<(), String> {
+        let mut all = Vec::new();
+        while let Some(events) = next_events(&mut reader).await {
+            self.respond_to(&events, yes).await;
+            all.extend(events);
+        }
+        self.compaction_count += all.iter().filter(|event| event.kind == "compaction_event").count();
+        let last = all.iter().rev().find_map(SseEvent::phase);
+        if matches!(last, Some("completed" | "errored")) {
+            Ok(())
+        } else {
+            Err(format!("{last:?}: {all:#?}"))
+        }
+    }
+
+    async fn respond_to(&self, events: &[SseEvent], yes: bool) {
+        for SseEvent { data, .. } in events.iter().filter(|event| event.kind == "hitl_request") {
+            let text = |field: &str| data[field].as_str().unwrap();
+            self.respond(text("request_id"), text("kind"), yes).await;
+        }
+    }
+
+    /// Answers a request. One that a reader sees again was answered before.
+    async fn respond(&self, request_id: &str, kind: &str, yes: bool) {
+        let answer = match (kind, yes) {
+            ("permission", true) => "yes",
+            ("permission", false) => "no",
+            _ => "The other one.",
+        };
+        let respond = json!({
+            "task_id": "t", "answer": answer, "request_id": request_id, "feedback": "Well.",
+            "content_blocks": [picture()],
+        });
+        let _ = with_deadline(self.rig.agent.respond(serde_json::from_value(respond).unwrap())).await;
+    }
+}
+
+async fn run_actions(wire: Wire, acts: &[Action]) {
+    let mut life = TaskScenario::begin(wire).await;
+    for act in acts {
+        life.perform(act).await;
+    }
+    // Whoever is asked next takes the history: the model that had it, and one of every vendor.
+    life.plain_turn().await;
+    for wire in WIRES {
+        life.perform(&Action::Switch(wire, 1, wire)).await;
+        life.plain_turn().await;
+    }
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let from = prop_oneof![
+        4 => Just(StartFrom::End),
+        1 => any::<usize>().prop_map(StartFrom::Edit),
+        1 => any::<usize>().prop_map(StartFrom::Retry),
+    ];
+    let calls = prop::collection::vec(0..7_u8, 0..4);
+    let step = (calls, prop::option::weighted(0.2, 0..8_usize));
+    let steps = prop::collection::vec(
+        step.prop_map(|(calls, breaks)| ModelStep { calls, breaks_after: breaks }),
+        0..3,
+    );
+    let moment = prop_oneof![
+        (0..9_usize).prop_map(InterruptPoint::Stream),
+        Just(InterruptPoint::Tool),
+        Just(InterruptPoint::Person)
+    ];
+    let then = prop_oneof![
+        2 => Just(TurnOutcome::Completes),
+        1 => Just(TurnOutcome::Capped),
+        1 => Just(TurnOutcome::Fails),
+        1 => Just(TurnOutcome::Fallback),
+        2 => Just(TurnOutcome::TooLong),
+        1 => Just(TurnOutcome::BrokenHistory),
+        5 => (moment, prop::sample::select(&INTERRUPTIONS)).prop_map(|(moment, deed)| TurnOutcome::Interrupted(moment, deed)),
+    ];
+    let turn = (from, any::<bool>(), steps, any::<bool>(), then);
+    let turn = turn.prop_map(|(from, think, steps, yes, then)| TurnPlan {
+        start_from: from,
+        think,
+        steps,
+        approves: yes,
+        outcome: then,
+    });
+    let open_block = (prop::sample::select(&WIRES), 0..2_usize, prop::sample::select(&WIRES))
+        .prop_map(|(wire, model, other)| Action::Switch(wire, model, other));
+    let act = prop_oneof![5 => turn.prop_map(Action::Turn), 1 => open_block];
+    prop::collection::vec(act, 1..8)
+}
+
+#[test]
+fn lesson_e04_after_any_sequence_of_events_the_provider_takes_the_history() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // As many as is quick, unless more are asked for.
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    let cases = asked.unwrap_or(24);
+    let config =
+        ProptestConfig { cases, max_shrink_iters: 30, failure_persistence: None, ..Default::default() };
+    proptest!(config, |(wire in prop::sample::select(&WIRES), acts in actions())| {
+        runtime.block_on(run_actions(wire, &acts));
+    });
+}
+
+#[tokio::test]
+async fn lesson_e04_no_deed_in_any_moment_breaks_the_history() {
+    for wire in WIRES {
+        for moment in [
+            InterruptPoint::Stream(1),
+            InterruptPoint::Stream(6),
+            InterruptPoint::Tool,
+            InterruptPoint::Person,
+        ] {
+            let mut life = TaskScenario::begin(wire).await;
+            for (deed, think) in INTERRUPTIONS.into_iter().zip([false, true, true, false]) {
+                let steps = vec![ModelStep { calls: vec![0, 5], breaks_after: None }];
+                let turn = |then| TurnPlan {
+                    start_from: StartFrom::End,
+                    think,
+                    steps: steps.clone(),
+                    approves: think,
+                    outcome: then,
+                };
+                life.perform(&Action::Turn(turn(TurnOutcome::Interrupted(moment, deed)))).await;
+                life.perform(&Action::Turn(turn(TurnOutcome::Completes))).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn lesson_e04_no_remedy_breaks_the_history() {
+    for (wire, other) in WIRES.into_iter().zip(WIRES.into_iter().cycle().skip(1)) {
+        let mut life = TaskScenario::begin(wire).await;
+        let turn = |from, think, then| {
+            let steps = vec![
+                ModelStep { calls: vec![0, 5], breaks_after: None },
+                ModelStep { calls: vec![2], breaks_after: Some(3) },
+            ];
+            Action::Turn(TurnPlan { start_from: from, think, steps, approves: think, outcome: then })
+        };
+        let acts = [
+            turn(StartFrom::End, true, TurnOutcome::Completes),
+            turn(StartFrom::End, true, TurnOutcome::TooLong),
+            turn(
+                StartFrom::End,
+                true,
+                TurnOutcome::Interrupted(InterruptPoint::Stream(3), Interruption::Kill),
+            ),
+            Action::Switch(wire, 1, other),
+            turn(StartFrom::End, true, TurnOutcome::Fallback),
+            turn(StartFrom::End, true, TurnOutcome::TooLong),
+            turn(StartFrom::End, false, TurnOutcome::BrokenHistory),
+            turn(StartFrom::End, true, TurnOutcome::Completes),
+            // Behind what was shortened, and behind what goes without its reasoning.
+            turn(StartFrom::Retry(3), true, TurnOutcome::Completes),
+            turn(StartFrom::Edit(1), true, TurnOutcome::TooLong),
+            turn(StartFrom::Edit(0), true, TurnOutcome::Completes),
+        ];
+        for act in &acts {
+            life.perform(act).await;
+        }
+        assert!(life.compaction_count >= 2, "{wire:?}: shortened {} times", life.compaction_count);
+    }
+}
+
+/// After a restart the usual model is asked again, so the thinking of the one that stood in is left out.
+#[tokio::test]
+async fn lesson_e04_words_behind_results_begin_no_thinking_that_another_model_would_have_to_end() {
+    let step = |calls: &[u8]| ModelStep { calls: calls.to_vec(), breaks_after: None };
+    let turn = |think, steps: Vec<ModelStep>, yes, then| {
+        Action::Turn(TurnPlan { start_from: StartFrom::End, think, steps, approves: yes, outcome: then })
+    };
+    let wire = Wire::AnthropicMessages;
+    let acts = [
+        Action::Switch(wire, 0, wire),
+        turn(true, vec![step(&[0])], false, TurnOutcome::TooLong),
+        turn(false, vec![], false, TurnOutcome::Fails),
+        turn(
+            true,
+            vec![step(&[0]), step(&[6, 3, 1])],
+            true,
+            TurnOutcome::Interrupted(InterruptPoint::Tool, Interruption::Restart),
+        ),
+    ];
+    run_actions(wire, &acts).await;
+}

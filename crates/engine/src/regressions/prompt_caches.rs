@@ -1,0 +1,143 @@
+//! Busted prompt caches. Over a whole task each request has the one before as a prefix, cache marks aside, also where
+//! turns are told what is remembered, and while the user's own skills change.
+
+use std::collections::BTreeMap;
+
+use contract::memory::Source;
+use serde_json::json;
+use serde_json::value::RawValue;
+use strict_provider::{CacheStats, CapturedRequest, Reply, Wire};
+
+use crate::agent::harness::{AgentHarness, WIRES};
+use crate::agent::recall_tests::{recalled, save_knowledge};
+
+/// Asserts that a request begins as the one before, byte for byte: its tools, its system prompt, its messages.
+pub(crate) fn assert_prefix(before: &CapturedRequest, after: &CapturedRequest) {
+    let [before, after] = [before, after].map(body_fields);
+    assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    for (name, value) in before {
+        let now = &after[&name];
+        match name.as_str() {
+            "messages" | "contents" | "input" => {
+                let value = value.strip_suffix(']').unwrap();
+                let same = value.bytes().zip(now.bytes()).take_while(|(before, now)| before == now).count();
+                assert!(
+                    now.starts_with(value),
+                    "{name} departs at {same}:\n{}\n{}",
+                    &value[same..],
+                    &now[same..]
+                );
+            }
+            _ => assert_eq!(&value, now, "{name}"),
+        }
+    }
+}
+
+/// The fields of a request's body as they were written, without the marks that tell a provider how far to keep it.
+fn body_fields(request: &CapturedRequest) -> BTreeMap<String, String> {
+    let parts: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&request.raw).unwrap();
+    let mark = r#""cache_control":{"type":"ephemeral"}"#;
+    let without = |value: &str| value.replace(&format!("{mark},"), "").replace(&format!(",{mark}"), "");
+    parts.into_iter().map(|(name, value)| (name, without(value.get()))).collect()
+}
+
+/// What the model does in a turn of a task with tools.
+fn turn_replies(number: usize) -> Vec<Reply> {
+    let note = json!({"key": format!("note {}", number % 3), "value": number});
+    let calls = Reply::new()
+        .thinking(format!("Turn {number}."))
+        .text("I look.")
+        .tool_use("list_files", json!({"path": "."}))
+        .tool_use("working_memory_set", note);
+    match number % 4 {
+        0 => vec![
+            calls,
+            Reply::new().tool_use("read_file", json!({"path": "nothing"})),
+            Reply::from_text("There."),
+        ],
+        1 => vec![Reply::new().thinking("Easy.").text("I know that.")],
+        2 => vec![
+            calls
+                .redacted_thinking()
+                .tool_use("memory_save", json!({"content": format!("Step {number} is done.")})),
+            Reply::from_text("Found."),
+        ],
+        _ => vec![
+            calls
+                .tool_use("memory_search", json!({"query": "step"}))
+                .tool_use("load_skill", json!({"skill": "rivers"})),
+            Reply::from_text("Again."),
+        ],
+    }
+}
+
+/// In how many of its messages a conversation tells what is remembered.
+fn recall_note_count(request: &CapturedRequest) -> usize {
+    String::from_utf8_lossy(&request.raw).matches("[Recalled from memory").count()
+}
+
+/// The user makes a skill, changes what it is for, changes what it says, and deletes it, all while the task goes on.
+async fn change_skills(rig: &AgentHarness, number: usize) {
+    let agent = &rig.agent;
+    let update = match number {
+        7 => {
+            let create = json!({"name": "rivers", "description": "Rivers.", "prompt": "Look at a map."});
+            return agent.create_skill(serde_json::from_value(create).unwrap()).await.map(drop).unwrap();
+        }
+        13 => json!({"description": "All about rivers."}),
+        16 => json!({"prompt": "Look at two maps.", "scripts": {"map.sh": "echo map"}}),
+        22 => return agent.delete_skill("rivers").await.unwrap(),
+        _ => return,
+    };
+    agent.update_skill("rivers", serde_json::from_value(update).unwrap()).await.unwrap();
+}
+
+async fn run_thirty_turns(wire: Wire) -> (Vec<CapturedRequest>, CacheStats) {
+    let mut rig = AgentHarness::new(wire).await;
+    for number in 0..30 {
+        change_skills(&rig, number).await;
+        // Every second question is about something that is known by then.
+        if number % 2 == 0 {
+            save_knowledge(
+                &rig,
+                &format!("River {number} flows through Elbonia {number}."),
+                Source::User,
+                None,
+            )
+            .await;
+        }
+        rig.provider.enqueue_all(turn_replies(number));
+        let message =
+            format!("Question {number}, of some length: which land does river {number} flow through?");
+        let events = rig.run(json!({"task_id": "t", "message": message, "super_thinking": true})).await;
+        assert_eq!(recalled(&events).is_empty(), number % 2 == 1, "{number}");
+        if number % 10 == 9 {
+            rig.restart().await;
+        }
+    }
+    rig.provider.assert_no_refusals();
+    (rig.provider.requests(), rig.provider.cache_stats())
+}
+
+#[tokio::test]
+async fn lesson_e12_each_request_has_the_one_before_as_its_beginning() {
+    for wire in WIRES {
+        let (requests, account) = run_thirty_turns(wire).await;
+        assert!(requests.len() > 50);
+        assert_eq!(recall_note_count(requests.last().unwrap()), 15);
+        let last = String::from_utf8_lossy(&requests.last().unwrap().raw).into_owned();
+        for told in ["rivers: Rivers.", "rivers: All about rivers.", "two maps", "no skills of their own"] {
+            assert!(last.contains(told), "{told}");
+        }
+        // As the vendor bills it: for Anthropic by the marks, for the others from the first 1,024 tokens on.
+        let share = account.read_percent();
+        eprintln!(
+            "{wire:?}: {share} % of the tokens sent in {} requests were read from the cache",
+            requests.len()
+        );
+        assert!(share >= 90, "{wire:?}: {share} %");
+        for pair in requests.windows(2) {
+            assert_prefix(&pair[0], &pair[1]);
+        }
+    }
+}

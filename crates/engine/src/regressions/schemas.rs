@@ -1,0 +1,130 @@
+//! Schemas that eat the context. However many tools the connected servers have, what a model is told of them stays
+//! within its share, each of them can still be called, and none of them fails a turn.
+
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use serde_json::{Value, json};
+use strict_provider::{CapturedRequest, Reply, Wire};
+
+use super::prompt_caches::assert_prefix;
+use crate::agent::harness::{AgentHarness, WIRES, final_text};
+use crate::llm::ToolSpec;
+use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
+
+const SERVERS: usize = 20;
+const TOOLS_PER_SERVER: usize = 50;
+/// What a model has where nothing else is known of it, as the test's models.
+const CONTEXT_WINDOW_TOKENS: usize = 128_000;
+
+/// A tool of a server. Some have a name or a schema that vendors refuse.
+struct RemoteTool {
+    server: usize,
+    number: usize,
+    called: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl RemoteTool {
+    fn name(&self) -> String {
+        let space = if self.number == 7 { " of.the/server" } else { "" };
+        format!("server{}__tool{}{space}", self.server, self.number)
+    }
+}
+
+impl Tool for RemoteTool {
+    fn spec(&self) -> ToolSpec {
+        let input_schema = match self.number {
+            3 => {
+                json!({"oneOf": [{"required": ["a"]}, {"$ref": "#/$defs/b"}], "$defs": {"b": {"$ref": "#"}}})
+            }
+            5 => json!("no schema"),
+            _ => json!({"type": "object", "properties": {
+                "subject": {"type": "string", "description": "What it is about, in a few words of some length."},
+                "limit": {"type": ["integer", "null"], "description": "How many of them at most, if not all."},
+            }}),
+        };
+        let description =
+            format!("Tool {} of server {}: looks after the widgets there.", self.number, self.server);
+        ToolSpec { name: self.name(), description, input_schema }
+    }
+
+    fn idempotent(&self) -> bool {
+        true
+    }
+
+    fn permission(&self) -> Permission {
+        Permission::Allow
+    }
+
+    fn is_mcp_tool(&self) -> bool {
+        true
+    }
+
+    fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>> {
+        self.called.lock().unwrap().push((self.name(), invocation.input));
+        let text = format!("{} did it", self.name());
+        Box::pin(async move { Ok(ToolStep::Done(ToolOutput { text, ..ToolOutput::default() })) })
+    }
+}
+
+/// How much of a request is told of tools, in tokens as vendors count text.
+fn tool_tokens(request: &CapturedRequest) -> usize {
+    request.body["tools"].to_string().len() / 4
+}
+
+async fn fixture(wire: Wire, servers: usize) -> (AgentHarness, Arc<Mutex<Vec<(String, Value)>>>) {
+    let called = Arc::<Mutex<Vec<_>>>::default();
+    let tool = |at: usize| {
+        let (server, number, called) = (at / TOOLS_PER_SERVER, at % TOOLS_PER_SERVER, Arc::clone(&called));
+        Arc::new(RemoteTool { server, number, called }) as Arc<dyn Tool>
+    };
+    let tools = (0..servers * TOOLS_PER_SERVER).map(tool).collect();
+    (AgentHarness::with_tools(wire, tools).await, called)
+}
+
+#[tokio::test]
+async fn lesson_e13_a_thousand_tools_stay_within_their_share() {
+    for wire in WIRES {
+        let (rig, called) = fixture(wire, SERVERS).await;
+        let input = json!({"subject": "x"});
+        rig.provider.enqueue_all([
+            Reply::new().tool_use("tool_search", json!({"query": "server13__tool7 of.the/server"})),
+            Reply::new()
+                .tool_use("tool_call", json!({"tool": "server13__tool7 of.the/server", "input": input})),
+            Reply::new().tool_use("tool_call", json!({"tool": "server2__tool3", "input": {}})),
+            Reply::from_text("All done."),
+        ]);
+        let events = rig.run(json!({"task_id": "t", "message": "Look after the widgets."})).await;
+        assert_eq!(final_text(&events), "All done.");
+        // People see which tool was called.
+        let calls =
+            events.iter().filter(|event| event.kind == "tool_call").map(|event| event.data["tool"].clone());
+        let odd = "server13__tool7 of.the/server";
+        assert_eq!(calls.collect::<Vec<_>>(), [json!("tool_search"), json!(odd), json!("server2__tool3")]);
+        let expected = [(odd.to_owned(), input), ("server2__tool3".to_owned(), json!({}))];
+        assert_eq!(*called.lock().unwrap(), expected);
+
+        let requests = rig.provider.requests();
+        for request in &requests {
+            let tokens = tool_tokens(request);
+            assert!(tokens < CONTEXT_WINDOW_TOKENS / 10, "{wire:?}: {tokens} tokens of tools");
+        }
+        for pair in requests.windows(2) {
+            assert_prefix(&pair[0], &pair[1]);
+        }
+        rig.provider.assert_no_refusals();
+    }
+}
+
+#[tokio::test]
+async fn lesson_e13_no_tool_of_a_server_fails_a_turn() {
+    for wire in WIRES {
+        // Few enough to be told one by one: the odd ones among them go over the wire.
+        let (rig, _) = fixture(wire, 1).await;
+        rig.provider.enqueue(Reply::from_text("Hello."));
+        let events = rig.run(json!({"task_id": "t", "message": "Hello?"})).await;
+        assert_eq!(final_text(&events), "Hello.");
+        assert!(rig.last_request().body["tools"].to_string().contains("server0__tool3"), "{wire:?}");
+        rig.provider.assert_no_refusals();
+    }
+}

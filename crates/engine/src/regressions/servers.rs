@@ -1,0 +1,119 @@
+//! Lessons of tools whose servers are real: connected programs that speak the protocol.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use contract::assets::Connect;
+use serde_json::json;
+use service::clock::{Clock as _, SystemClock};
+use strict_provider::{Reply, Wire};
+
+use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
+use crate::testing::{can_run_python_servers, next_events, task_id, with_deadline};
+
+/// What every server begins with.
+const SERVER_PRELUDE: &str = include_str!("../mcp/clients/rig.py");
+/// How many servers are connected, and how many tools each has.
+const SERVERS: usize = 20;
+const TOOLS_PER_SERVER: usize = 50;
+/// What a model has where nothing else is known of it, as the test's models.
+const CONTEXT_WINDOW_TOKENS: usize = 128_000;
+/// How long a cancelled turn may still go on.
+const CANCEL_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// Puts `servers` servers into a catalog, all of them the program `source`, told its number. No tool asks for leave.
+pub(super) fn write_mcp_servers(catalog: &Path, servers: usize, source: &str) {
+    std::fs::create_dir_all(catalog).unwrap();
+    let program = catalog.join("server.py");
+    std::fs::write(&program, format!("{SERVER_PRELUDE}\n{source}")).unwrap();
+    let entry = |number: usize| {
+        let entry = json!({"command": "python3", "args": [program.to_str().unwrap(), number.to_string()]});
+        (format!("s{number}"), entry)
+    };
+    let servers: serde_json::Map<_, _> = (0..servers).map(entry).collect();
+    std::fs::write(catalog.join("mcp.json"), json!({"mcpServers": servers}).to_string()).unwrap();
+    std::fs::write(catalog.join("permissions.json"), r#"{"default": "allow"}"#).unwrap();
+}
+
+async fn fixture(wire: Wire, servers: usize, source: &str) -> AgentHarness {
+    let mut rig = AgentHarness::new(wire).await;
+    write_mcp_servers(&rig.catalog_folder(), servers, source);
+    rig.reload_catalog().await;
+    for number in 0..servers {
+        let connect = Connect { server: format!("s{number}"), credentials: None, redirect_to: None };
+        with_deadline(rig.mcp().connect(connect)).await.unwrap();
+    }
+    rig
+}
+
+#[tokio::test]
+async fn lesson_e13_the_tools_of_twenty_connected_servers_stay_within_their_share() {
+    if !can_run_python_servers() {
+        return;
+    }
+    let source = format!(
+        r#"
+about = "Looks after the widgets there, in a few words of some length, as servers describe their tools."
+properties = {{"subject": {{"type": "string", "description": about}}, "limit": {{"type": "integer"}}}}
+schema = {{"type": "object", "properties": properties}}
+tools = [tool("tool%d" % n, description=about) | {{"inputSchema": schema}} for n in range({TOOLS_PER_SERVER})]
+serve(lambda call: answer(call, text(sys.argv[1] + " did " + call["params"]["name"])), tools=lambda: tools)
+"#
+    );
+    let rig = fixture(Wire::AnthropicMessages, SERVERS, &source).await;
+    rig.provider.enqueue_all([
+        Reply::new().tool_use("tool_search", json!({"query": "s13__tool7"})),
+        Reply::new().tool_use("tool_call", json!({"tool": "s13__tool7", "input": {"subject": "x"}})),
+        Reply::from_text("All done."),
+    ]);
+    let events = rig.run(json!({"task_id": "t", "message": "Look after the widgets."})).await;
+    assert_eq!(final_text(&events), "All done.");
+    let result = events.iter().rfind(|event| event.kind == "tool_result").unwrap();
+    assert_eq!(result.data["output"], "13 did tool7");
+    for request in rig.provider.requests() {
+        // As vendors count text.
+        let tokens = request.body["tools"].to_string().len() / 4;
+        assert!(tokens < CONTEXT_WINDOW_TOKENS / 10, "{tokens} tokens of tools");
+    }
+    rig.provider.assert_no_refusals();
+}
+
+#[tokio::test]
+async fn lesson_e15_a_turn_is_cancelled_while_a_server_works_and_the_server_is_told() {
+    if !can_run_python_servers() {
+        return;
+    }
+    let source = "serve(lambda call: note('called') if call['params']['name'] == 'slow' else answer(call, text('quick')), \
+                  tools=lambda: [tool('slow'), tool('quick')], \
+                  other=lambda message: note(message['method']) if 'id' not in message else refuse(message))";
+    for wire in WIRES {
+        let rig = fixture(wire, 1, source).await;
+        let file = rig.workspace().join("notes");
+        let noted = async |note: &str| {
+            while !std::fs::read_to_string(&file).is_ok_and(|notes| notes.lines().any(|line| line == note)) {
+                SystemClock::new().sleep(Duration::from_millis(5)).await;
+            }
+        };
+        rig.provider.enqueue(Reply::new().tool_use("s0__slow", json!({})));
+        let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
+        with_deadline(noted("called")).await;
+        let began = Instant::now();
+        with_deadline(rig.agent.cancel(&task_id("t"))).await.unwrap();
+        let mut seen = Vec::new();
+        while let Some(events) = next_events(&mut reader).await {
+            seen.extend(events);
+        }
+        assert!(began.elapsed() < CANCEL_TIMEOUT, "cancelled after {:?}", began.elapsed());
+        assert_eq!(seen.last().unwrap().phase(), Some("cancelled"), "{seen:#?}");
+        assert_eq!(check_turn(&seen), Ok(()));
+        let told = tokio::time::timeout(Duration::from_secs(5), noted("notifications/cancelled")).await;
+        assert!(told.is_ok(), "the server works on");
+        // The same server goes on with what it is asked next.
+        rig.provider.enqueue_all([Reply::new().tool_use("s0__quick", json!({})), Reply::from_text("Done.")]);
+        let events = rig.send("and now?").await;
+        let result = events.iter().rfind(|event| event.kind == "tool_result").unwrap();
+        assert_eq!(result.data["output"], "quick");
+        assert_eq!(final_text(&events), "Done.");
+        rig.provider.assert_no_refusals();
+    }
+}

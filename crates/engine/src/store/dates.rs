@@ -1,0 +1,196 @@
+//! Days and months that a text names, in the ways in which people write them in English and in figures. Pure.
+
+use std::ops::Range;
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+
+/// A day, of a year if the text says which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Day {
+    year: Option<i16>,
+    month: i8,
+    day: i8,
+}
+
+/// Something of the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DateMention {
+    Day(Day),
+    Month { year: i16, month: i8 },
+}
+
+const MONTHS: &[&str] = &[
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+];
+/// How many letters of a month's name are written at least.
+const MIN_MONTH_LETTERS: usize = 3;
+
+/// The first thing of the calendar that words, in lower case, begin with, and how many of them it is.
+pub(super) fn parse_date_prefix(words: &[&str]) -> Option<(DateMention, usize)> {
+    if let [year, month, day, ..] = words
+        && let (Some(year), Some(month)) = (parse_year(year), parse_number(month, 2))
+        && let Some(day) = Day::new(Some(year), month, parse_number(day, 2)?)
+    {
+        return Some((DateMention::Day(day), 3));
+    }
+    let (day, month, behind) = match words {
+        [day, "of", month, rest @ ..] if parse_day_of_month(day).is_some() => {
+            (parse_day_of_month(day), parse_month(month)?, rest)
+        }
+        [day, month, rest @ ..] if parse_day_of_month(day).is_some() => {
+            (parse_day_of_month(day), parse_month(month)?, rest)
+        }
+        [month, day, rest @ ..] if parse_day_of_month(day).is_some() => {
+            (parse_day_of_month(day), parse_month(month)?, rest)
+        }
+        [month, rest @ ..] => (None, parse_month(month)?, rest),
+        [] => return None,
+    };
+    let year = behind.first().and_then(|year| parse_year(year));
+    let used = words.len() - behind.len() + usize::from(year.is_some());
+    match (day, year) {
+        (Some(day), year) => Day::new(year, month, day).map(|day| (DateMention::Day(day), used)),
+        (None, Some(year)) => Some((DateMention::Month { year, month }, used)),
+        (None, None) => None,
+    }
+}
+
+impl DateMention {
+    /// The time that it is, in milliseconds; none for a day of any year.
+    pub(super) fn time_range(self) -> Option<Range<i64>> {
+        let (from, to) = match self {
+            Self::Day(Day { year, month, day }) => {
+                let from = Date::new(year?, month, day).ok()?;
+                (from, from.tomorrow().ok()?)
+            }
+            Self::Month { year, month } => {
+                let from = Date::new(year, month, 1).ok()?;
+                (from, from.last_of_month().tomorrow().ok()?)
+            }
+        };
+        let start = |date: Date| Some(date.to_zoned(TimeZone::UTC).ok()?.timestamp().as_millisecond());
+        Some(start(from)?..start(to)?)
+    }
+}
+
+impl Day {
+    fn new(year: Option<i16>, month: i8, day: i8) -> Option<Self> {
+        // Any leap year: every day of a year is a day of it.
+        Date::new(year.unwrap_or(2024), month, day).ok()?;
+        Some(Self { year, month, day })
+    }
+
+    /// Whether two are one, where a year is left out.
+    pub(super) fn matches(self, other: Self) -> bool {
+        let same_year = self.year.is_none_or(|year| other.year.is_none_or(|other| year == other));
+        same_year && (self.month, self.day) == (other.month, other.day)
+    }
+
+    /// An index's expression for the ways to write it.
+    pub(super) fn match_expression(self) -> String {
+        let Self { year, month, day } = self;
+        let name =
+            usize::try_from(month - 1).ok().and_then(|nth| MONTHS.get(nth)).copied().unwrap_or_default();
+        let short = name.get(..MIN_MONTH_LETTERS).unwrap_or(name);
+        let nth = format!("{day}{}", ordinal_suffix(day));
+        let year_before = year.map(|year| format!("{year} ")).unwrap_or_default();
+        let behind = year.map(|year| format!(" {year}")).unwrap_or_default();
+        let ways = [
+            format!("{year_before}{month:02} {day:02}"),
+            format!("{day} {name}{behind}"),
+            format!("{nth} {name}{behind}"),
+            format!("{nth} of {name}{behind}"),
+            format!("{name} {day}{behind}"),
+            format!("{name} {nth}{behind}"),
+            format!("{day} {short}{behind}"),
+            format!("{short} {day}{behind}"),
+        ];
+        ways.map(|way| format!("\"{way}\"")).join(" OR ")
+    }
+}
+
+fn parse_month(word: &str) -> Option<i8> {
+    let is = |name: &&str| {
+        *name == word || (word.len() >= MIN_MONTH_LETTERS && word.len() <= 4 && name.starts_with(word))
+    };
+    let nth = MONTHS.iter().position(is)?;
+    i8::try_from(nth + 1).ok()
+}
+
+fn parse_year(word: &str) -> Option<i16> {
+    parse_number(word, 4).filter(|year| (1900..2200).contains(year))
+}
+
+/// A number of at most so many figures.
+fn parse_number<T: std::str::FromStr>(word: &str, most: usize) -> Option<T> {
+    (word.len() <= most && word.bytes().all(|letter| letter.is_ascii_digit())).then(|| word.parse().ok())?
+}
+
+/// The day of a month, as `2` or `2nd`.
+fn parse_day_of_month(word: &str) -> Option<i8> {
+    let digits = word.trim_end_matches(|letter: char| letter.is_ascii_lowercase());
+    let end = word.get(digits.len()..)?;
+    matches!(end, "" | "st" | "nd" | "rd" | "th").then(|| parse_number(digits, 2))?
+}
+
+const fn ordinal_suffix(day: i8) -> &'static str {
+    match day {
+        1 | 21 | 31 => "st",
+        2 | 22 => "nd",
+        3 | 23 => "rd",
+        _ => "th",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(text: &str) -> Option<(DateMention, usize)> {
+        let text = text.to_lowercase();
+        let words: Vec<&str> =
+            text.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
+        parse_date_prefix(&words)
+    }
+
+    #[test]
+    fn a_day_is_known_however_it_is_written() {
+        let ways = [
+            ("2 March 2024", 3),
+            ("2024-03-02", 3),
+            ("March 2, 2024", 3),
+            ("2nd of March 2024 it is", 4),
+            ("Mar 2 2024", 3),
+        ];
+        let wanted = Day { year: Some(2024), month: 3, day: 2 };
+        for (way, words) in ways {
+            assert_eq!(first(way), Some((DateMention::Day(wanted), words)), "{way}");
+        }
+        let (DateMention::Day(any), 2) = first("2 March, they said").unwrap() else { panic!("no day") };
+        assert!(any.matches(wanted) && wanted.matches(any));
+        assert_eq!(first("March 2024"), Some((DateMention::Month { year: 2024, month: 3 }, 2)));
+        for none in ["march on", "30 February 2024", "may 99", "2024-13-01", "marching 2", "", "2", "ma 2"] {
+            assert_eq!(first(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn a_day_and_a_month_are_times() {
+        let time = |text| first(text).and_then(|(named, _)| named.time_range());
+        assert_eq!(time("2024-03-01"), Some(1_709_251_200_000..1_709_337_600_000));
+        assert_eq!(time("February 2024"), Some(1_706_745_600_000..1_709_251_200_000));
+        assert_eq!(time("1 March"), None);
+    }
+}

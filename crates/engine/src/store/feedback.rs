@@ -1,0 +1,344 @@
+//! What people said of turns. A correction is a record of knowledge too, in force from then on.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use contract::memory::{MemoryKind, Source};
+use contract::{FeedbackId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+use serde::{Deserialize, Serialize};
+
+use super::knowledge::{KnowledgeDraft, NewKnowledge, parse_tags};
+use super::memory_ingest::{step_of_message, truncate_text};
+use super::queries::{self, parse_column, task_id, timestamp};
+use super::search::{AlreadyShown, SearchHit};
+use super::steps::{Step, TurnBase};
+use super::{TaskRow, WriteTx, lessons, to_json};
+
+/// How much of what the user had asked stands beside a correction, in bytes.
+const MAX_QUOTED_QUESTION_BYTES: usize = 400;
+
+/// What a person said of a turn, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FeedbackContent {
+    /// The right answer.
+    Correction {
+        /// It.
+        text: String,
+        /// The record of knowledge that it is.
+        record: MemoryId,
+    },
+    /// How good it was, from 1 to 5.
+    Rating {
+        /// It.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rating: Option<i64>,
+    },
+    /// That something went wrong.
+    ErrorReport {
+        /// What.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        comment: Option<String>,
+    },
+}
+
+/// A correction that is in force, and the turn that it is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Correction {
+    /// Its id.
+    pub id: FeedbackId,
+    /// The record of knowledge that it is.
+    pub knowledge_id: MemoryId,
+    /// The right answer.
+    pub text: String,
+    /// The task.
+    pub task: TaskRow,
+    /// What its caller calls it.
+    pub task_id: TaskId,
+    /// The turn.
+    pub turn_id: TurnId,
+    /// Whether the task had seen what came from a tool by then.
+    pub is_tainted: bool,
+}
+
+/// Its place among what people said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct FeedbackRow(i64);
+
+impl WriteTx<'_> {
+    /// Takes down what a person said of the newest turn of a task; whether there is such a task.
+    pub fn insert_feedback(
+        &self,
+        id: FeedbackId,
+        task: TaskRow,
+        parse_feedback: &FeedbackContent,
+        at: Timestamp,
+    ) -> Result<bool, Error> {
+        let TaskRow(row) = task;
+        let newest = "SELECT MAX(turn), (SELECT MAX(step) FROM steps WHERE steps.task = tasks.task)
+                      FROM tasks JOIN turns USING (task) WHERE tasks.task = ?1";
+        let (turn, step): (Option<i64>, Option<i64>) = self
+            .transaction
+            .prepare_cached(newest)?
+            .query_row([row], |found| Ok((found.get(0)?, found.get(1)?)))?;
+        let Some(turn) = turn else { return Ok(false) };
+        self.execute(
+            "INSERT INTO feedback (id, task, turn, step, said, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+            params![id.to_string(), row, turn, step, to_json(parse_feedback)?, at.unix_ms()],
+        )?;
+        if let FeedbackContent::Correction { text, record } = parse_feedback {
+            let content = correction_content(&self.question_of_turn(row, turn)?, text);
+            let to_know = KnowledgeDraft { content, tags: Vec::new(), supersedes: None };
+            let record = NewKnowledge { id: *record, draft: to_know, source: Source::Feedback };
+            // Nothing is superseded that could be refused.
+            self.save_knowledge(&record, Some(task), at)?.ok();
+        }
+        Ok(true)
+    }
+
+    /// What the user had asked in a turn.
+    fn question_of_turn(&self, task: i64, turn: i64) -> Result<String, Error> {
+        let message = "SELECT message_id FROM turns WHERE turn = ?1";
+        let message: String =
+            self.transaction.prepare_cached(message)?.query_row([turn], |row| row.get(0))?;
+        let Some((step, _)) = step_of_message(self.transaction, task, &message)? else {
+            return Ok(String::new());
+        };
+        let body = "SELECT body FROM steps WHERE step = ?1";
+        let body: String = self.transaction.prepare_cached(body)?.query_row([step], |row| row.get(0))?;
+        // What was attached is not the user's own word.
+        Ok(match queries::parse_step(&body) {
+            Ok(Step::Opened(opened)) => opened.message,
+            _ => String::new(),
+        })
+    }
+
+    /// Takes out what was said of these steps of a task, with all lessons that were drawn from it. What else was in
+    /// those is to be learned again.
+    pub(super) fn withdraw_feedback(&self, task: i64, steps: Range<i64>) -> Result<(), Error> {
+        let void = "SELECT id FROM feedback WHERE task = ?1 AND step >= ?2 AND step < ?3";
+        let void: HashSet<String> = self
+            .transaction
+            .prepare_cached(void)?
+            .query_map([task, steps.start, steps.end], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        if void.is_empty() {
+            return Ok(());
+        }
+        self.withdraw_lessons_from(&void)?;
+        let sql = "DELETE FROM feedback WHERE task = ?1 AND step >= ?2 AND step < ?3";
+        self.execute(sql, [task, steps.start, steps.end])
+    }
+
+    /// A correction is to be learned again.
+    pub(super) fn requeue_correction(&self, id: FeedbackId) -> Result<(), Error> {
+        self.execute("UPDATE feedback SET batch = NULL WHERE id = ?1", [id.to_string()])
+    }
+
+    /// A correction stands for itself again, and not in a lesson.
+    pub(super) fn reinstate_correction(&self, id: FeedbackId) -> Result<(), Error> {
+        self.execute(
+            "UPDATE knowledge SET valid_until = NULL
+             WHERE id = (SELECT said ->> '$.record' FROM feedback WHERE id = ?1)",
+            [id.to_string()],
+        )
+    }
+}
+
+/// A correction with what it is about. It must be of use in other tasks, and be found by what is asked there. What the
+/// agent had answered is left out: a tool may have said it.
+fn correction_content(asked: &str, text: &str) -> String {
+    let asked: Vec<&str> = asked.split_whitespace().collect();
+    match truncate_text(asked.join(" "), MAX_QUOTED_QUESTION_BYTES) {
+        asked if asked.is_empty() => text.to_owned(),
+        asked => format!("When asked “{asked}”: {text}"),
+    }
+}
+
+/// The first correction after `after` that no batch has looked at and whose turn has ended, where there is another turn
+/// that a lesson could harm: without one nothing can be tried.
+pub(super) fn next_correction(
+    reader: &Connection,
+    FeedbackRow(after): FeedbackRow,
+) -> Result<Option<(FeedbackRow, FeedbackId)>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT feedback, feedback.id FROM feedback JOIN turns USING (turn)
+         JOIN knowledge ON knowledge.id = said ->> '$.record' AND valid_until IS NULL
+         WHERE feedback > ?1 AND batch IS NULL AND ended_at IS NOT NULL AND EXISTS (
+             SELECT 1 FROM trajectories JOIN episodes ON episodes.turn = trajectories.turn
+             WHERE outcome = 'completed' AND trajectories.turn <> feedback.turn
+             AND NOT EXISTS (SELECT 1 FROM feedback AS others WHERE others.turn = trajectories.turn)
+         )
+         ORDER BY feedback LIMIT 1",
+    )?;
+    query.query_row([after], |row| Ok((FeedbackRow(row.get(0)?), parse_column(row, 1)?))).optional()
+}
+
+/// A correction that is in force and that no batch is done with.
+pub(super) fn correction(reader: &Connection, id: FeedbackId) -> Result<Option<Correction>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT knowledge.id, said ->> '$.text', feedback.task, task_id, turn_id,
+                EXISTS (SELECT 1 FROM episodes WHERE episodes.task = feedback.task
+                        AND episodes.turn <= feedback.turn AND source = 'tool')
+         FROM feedback JOIN tasks USING (task) JOIN turns USING (turn)
+         JOIN knowledge ON knowledge.id = said ->> '$.record' AND valid_until IS NULL
+         WHERE feedback.id = ?1 AND batch IS NULL",
+    )?;
+    let found = query.query_row([id.to_string()], |row| {
+        Ok(Correction {
+            id,
+            knowledge_id: parse_column(row, 0)?,
+            text: row.get(1)?,
+            task: TaskRow(row.get(2)?),
+            task_id: task_id(row, 3)?,
+            turn_id: parse_column(row, 4)?,
+            is_tainted: row.get(5)?,
+        })
+    });
+    found.optional()
+}
+
+/// What the user taught, as a turn may be told of it.
+#[derive(Clone, Debug, Default)]
+pub struct Corrections {
+    /// Corrections that its conversation does not show: those of its own task first, then the newest.
+    pub corrections: Vec<SearchHit>,
+    /// Lessons that its conversation does not show, the newest first.
+    pub lessons: Vec<SearchHit>,
+    /// How many of both it shows.
+    pub already_shown: usize,
+}
+
+/// How much of what was taught is looked at: the newest.
+const MAX_CORRECTIONS_SCANNED: i64 = 200;
+
+/// What the user taught that the conversation at hand does not show.
+pub(super) fn load_corrections(
+    reader: &Connection,
+    task: TaskRow,
+    base: TurnBase,
+) -> Result<Corrections, Error> {
+    let shown = recalled_ids(reader, task, base)?;
+    let mut corrections = load_active(reader, Source::Feedback, task)?;
+    let mut lessons = load_active(reader, Source::Learned, task)?;
+    if let TurnBase::Edit { message_id } = base {
+        exclude_voided(reader, task, message_id, &mut corrections, &mut lessons)?;
+    }
+    let before = corrections.len() + lessons.len();
+    corrections.retain(|(found, _)| !shown.contains(&found.id));
+    lessons.retain(|(found, _)| !shown.contains(&found.id));
+    corrections.sort_by_key(|(_, is_own_signature)| !is_own_signature);
+    let without_owner = |all: Vec<(SearchHit, bool)>| all.into_iter().map(|(found, _)| found).collect();
+    Ok(Corrections {
+        already_shown: before - corrections.len() - lessons.len(),
+        corrections: without_owner(corrections),
+        lessons: without_owner(lessons),
+    })
+}
+
+/// Leaves out what is taken out once a message is edited, which is not yet on record, and puts the other corrections of
+/// lessons that go with it in their place.
+fn exclude_voided(
+    reader: &Connection,
+    TaskRow(task): TaskRow,
+    message_id: MessageId,
+    corrections: &mut Vec<(SearchHit, bool)>,
+    lessons: &mut Vec<(SearchHit, bool)>,
+) -> Result<(), Error> {
+    let Some((from, _)) = step_of_message(reader, task, &message_id.to_string())? else { return Ok(()) };
+    let mut query = reader.prepare_cached(
+        "SELECT id, COALESCE(said ->> '$.record', '') FROM feedback WHERE task = ?1 AND step >= ?2",
+    )?;
+    let void = query.query_map([task, from], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let void: HashMap<String, String> = void.collect::<Result<_, _>>()?;
+    corrections.retain(|(found, _)| !void.values().any(|record| *record == found.id));
+    let all = std::mem::take(lessons);
+    for (lesson, is_own_signature) in all {
+        let evidence = match lesson.id.parse() {
+            Ok(id) => lessons::evidence(reader, id)?,
+            Err(_) => None,
+        };
+        let named = evidence.map(|evidence| evidence.corrections).unwrap_or_default();
+        let (void, kept): (Vec<_>, Vec<_>) =
+            named.into_iter().partition(|named| void.contains_key(&named.feedback_id.to_string()));
+        if void.is_empty() {
+            lessons.push((lesson, is_own_signature));
+            continue;
+        }
+        for named in kept {
+            corrections.extend(correction_record(reader, named.feedback_id)?.map(|found| (found, false)));
+        }
+    }
+    Ok(())
+}
+
+/// The record of knowledge that a correction is.
+fn correction_record(reader: &Connection, id: FeedbackId) -> Result<Option<SearchHit>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT knowledge.id, content, tags, knowledge.created_at FROM feedback
+         JOIN knowledge ON knowledge.id = said ->> '$.record' WHERE feedback.id = ?1",
+    )?;
+    query.query_row([id.to_string()], |row| search_hit(row, Source::Feedback)).optional()
+}
+
+/// A record of what was taught: its id, content, tags and time.
+fn search_hit(row: &Row<'_>, source: Source) -> Result<SearchHit, Error> {
+    let content: String = row.get(1)?;
+    Ok(SearchHit {
+        kind: MemoryKind::Knowledge,
+        id: row.get(0)?,
+        excerpt: content.clone(),
+        content,
+        source: Some(source),
+        tags: parse_tags(row, 2)?,
+        created_at: timestamp(row, 3)?,
+        task_id: None,
+        message_ids: Vec::new(),
+        score: 0.0,
+        is_relevant: false,
+    })
+}
+
+/// What is in force of what was taught, the newest first, and whether it was drawn from the task.
+fn load_active(
+    reader: &Connection,
+    source: Source,
+    TaskRow(task): TaskRow,
+) -> Result<Vec<(SearchHit, bool)>, Error> {
+    // In the very words of the index, so that no other knowledge is looked at.
+    let mut query = reader.prepare_cached(
+        "SELECT id, content, tags, created_at, task IS ?1 FROM knowledge
+         WHERE source IN ('feedback', 'learned') AND valid_until IS NULL AND source = ?2
+         ORDER BY record DESC LIMIT ?3",
+    )?;
+    let rows = query.query_map(params![task, source.as_str(), MAX_CORRECTIONS_SCANNED], |row| {
+        Ok((search_hit(row, source)?, row.get(4)?))
+    })?;
+    rows.collect()
+}
+
+/// What a conversation that goes on from `base` was told. What was told with an answer that is given anew stands beside
+/// its question, and stays there.
+fn recalled_ids(reader: &Connection, task: TaskRow, base: TurnBase) -> Result<HashSet<String>, Error> {
+    let TaskRow(row) = task;
+    let from = AlreadyShown::load(reader, Some((task, base)))?.from_step;
+    let (before, retried) = match base {
+        TurnBase::End => (None, None),
+        TurnBase::Edit { message_id } => (step_of_message(reader, row, &message_id.to_string())?, None),
+        TurnBase::Retry { message_id } => {
+            let message_id = message_id.to_string();
+            let behind = step_of_message(reader, row, &message_id)?.map(|(step, kind)| (step + 1, kind));
+            (behind, Some(message_id))
+        }
+    };
+    let before = before.map_or(i64::MAX, |(step, _)| step);
+    let mut query = reader.prepare_cached(
+        "SELECT id FROM recalled WHERE task = ?1 AND step >= ?2 AND (step < ?3 OR EXISTS (
+             SELECT 1 FROM steps WHERE steps.step = recalled.step
+             AND body ->> '$.base.from' = 'retry' AND body ->> '$.base.message_id' = ?4
+         ))",
+    )?;
+    let ids = query.query_map(params![row, from, before, retried], |row| row.get(0))?;
+    ids.collect()
+}

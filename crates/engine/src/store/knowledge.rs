@@ -1,0 +1,218 @@
+//! Records of knowledge: saved, superseded, taken away, listed.
+
+use std::ops::Range;
+
+use contract::memory::{Knowledge, MAX_CONTENT, MAX_TAG, MAX_TAGS, SaveKnowledge, Source};
+use contract::{MemoryId, Timestamp};
+use rusqlite::types::Type;
+use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
+
+use super::queries::{parse_column, timestamp};
+use super::{TaskRow, WriteTx, to_json};
+
+/// What is to be known, as it was asked for and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnowledgeDraft {
+    /// What is known.
+    pub content: String,
+    /// Words to file it under.
+    pub tags: Vec<String>,
+    /// The record in whose place it comes.
+    pub supersedes: Option<MemoryId>,
+}
+
+/// Why something cannot be saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KnowledgeRejected {
+    /// It says nothing, or too much.
+    #[error("`content`: must be 1 to {MAX_CONTENT} bytes of text, not all of it blank")]
+    Content,
+    /// It is filed under too much, or under nothing.
+    #[error("`tags`: at most {MAX_TAGS} are taken, each 1 to {MAX_TAG} bytes long")]
+    Tags,
+    /// What it is to supersede is no record.
+    #[error("`supersedes`: {}", SupersedeError::Unknown)]
+    Supersedes,
+}
+
+impl KnowledgeDraft {
+    /// Checks what is to be saved.
+    pub fn parse(save: SaveKnowledge) -> Result<Self, KnowledgeRejected> {
+        let SaveKnowledge { content, tags, supersedes } = save;
+        if content.trim().is_empty() || content.len() > MAX_CONTENT {
+            return Err(KnowledgeRejected::Content);
+        }
+        if tags.len() > MAX_TAGS || tags.iter().any(|tag| tag.trim().is_empty() || tag.len() > MAX_TAG) {
+            return Err(KnowledgeRejected::Tags);
+        }
+        let supersedes =
+            supersedes.map(|id| id.parse()).transpose().map_err(|_| KnowledgeRejected::Supersedes)?;
+        Ok(Self { content, tags, supersedes })
+    }
+}
+
+/// A record that is to be saved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewKnowledge {
+    /// Its id.
+    pub id: MemoryId,
+    /// What is to be known.
+    pub draft: KnowledgeDraft,
+    /// Where it came from.
+    pub source: Source,
+}
+
+/// What becomes of a record that supersedes another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SupersedeError {
+    /// There is no such record.
+    #[error("there is no such record of knowledge; search for the one that is meant")]
+    Unknown,
+    /// Another record has taken its place.
+    #[error("another record has already taken its place; supersede that one")]
+    Superseded,
+    /// It is better known than what would take its place.
+    #[error("what came from a tool cannot take the place of what came from the user or the agent")]
+    Trusted,
+}
+
+impl WriteTx<'_> {
+    /// Saves a record, drawn from the newest step of `task` if there is one. The one that it supersedes is in force
+    /// no longer; where that cannot be, nothing is saved.
+    pub fn save_knowledge(
+        &self,
+        record: &NewKnowledge,
+        task: Option<TaskRow>,
+        at: Timestamp,
+    ) -> Result<Result<(), SupersedeError>, Error> {
+        let NewKnowledge { id, draft: KnowledgeDraft { content, tags, supersedes }, source } = record;
+        if let Some(superseded) = *supersedes {
+            let better = source_of(self.transaction, superseded)?.is_some_and(|known| known != Source::Tool);
+            if *source == Source::Tool && better {
+                return Ok(Err(SupersedeError::Trusted));
+            }
+            if let Err(reason) = check_active(self.transaction, superseded)? {
+                return Ok(Err(reason));
+            }
+            let sql = "UPDATE knowledge SET valid_until = ?2 WHERE id = ?1";
+            self.execute(sql, params![superseded.to_string(), at.unix_ms()])?;
+        }
+        let task = task.map(|TaskRow(task)| task);
+        self.execute(
+            "INSERT INTO knowledge (id, content, tags, source, created_at, supersedes, task, step)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, (SELECT MAX(step) FROM steps WHERE task = ?7))",
+            params![
+                id.to_string(),
+                content,
+                to_json(tags)?,
+                source.as_str(),
+                at.unix_ms(),
+                supersedes.map(|id| id.to_string()),
+                task,
+            ],
+        )?;
+        Ok(Ok(()))
+    }
+
+    /// Saves a record that a turn drew. Where it cannot take the place of the one that it supersedes, for that was
+    /// replaced or deleted in this moment or is better known, it stands beside it.
+    pub fn save_knowledge_from_turn(
+        &self,
+        record: &NewKnowledge,
+        task: TaskRow,
+        at: Timestamp,
+    ) -> Result<(), Error> {
+        if self.save_knowledge(record, Some(task), at)?.is_err() {
+            let beside = KnowledgeDraft { supersedes: None, ..record.draft.clone() };
+            let beside = NewKnowledge { draft: beside, ..record.clone() };
+            self.save_knowledge(&beside, Some(task), at)?.ok();
+        }
+        Ok(())
+    }
+
+    /// Takes a record away for good; whether there was one. One that it superseded stays out of force.
+    pub fn delete_knowledge(&self, id: MemoryId) -> Result<bool, Error> {
+        let sql = "DELETE FROM knowledge WHERE id = ?1";
+        Ok(self.transaction.prepare_cached(sql)?.execute([id.to_string()])? > 0)
+    }
+
+    /// Takes out what was drawn from these steps of a task, as if it had never been: what it superseded is in force
+    /// again. What the user taught stays where its turn is only answered anew: that is what it is for.
+    pub(super) fn withdraw_knowledge(
+        &self,
+        task: i64,
+        steps: Range<i64>,
+        with_taught: bool,
+    ) -> Result<(), Error> {
+        let drawn = "SELECT record FROM knowledge WHERE task = ?1 AND step >= ?2 AND step < ?3
+                     AND (?4 OR source <> 'feedback' AND NOT EXISTS (
+                         SELECT 1 FROM lessons WHERE lessons.id = knowledge.id
+                     ))
+                     ORDER BY record DESC";
+        let drawn: Vec<i64> = self
+            .transaction
+            .prepare_cached(drawn)?
+            .query_map(params![task, steps.start, steps.end, with_taught], |row| row.get(0))?
+            .collect::<Result<_, _>>()?;
+        for record in drawn {
+            // One that another record has replaced meanwhile leaves its predecessor replaced too.
+            self.execute(
+                "UPDATE knowledge SET valid_until = NULL
+                 WHERE id = (SELECT supersedes FROM knowledge WHERE record = ?1 AND valid_until IS NULL)",
+                [record],
+            )?;
+            self.execute("DELETE FROM knowledge WHERE record = ?1", [record])?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a record came from, if there is one.
+fn source_of(reader: &Connection, id: MemoryId) -> Result<Option<Source>, Error> {
+    let mut query = reader.prepare_cached("SELECT source FROM knowledge WHERE id = ?1")?;
+    query.query_row([id.to_string()], |row| parse_column(row, 0)).optional()
+}
+
+/// Whether a record is in force, and why not.
+pub(super) fn check_active(reader: &Connection, id: MemoryId) -> Result<Result<(), SupersedeError>, Error> {
+    let mut query = reader.prepare_cached("SELECT valid_until IS NULL FROM knowledge WHERE id = ?1")?;
+    let found: Option<bool> = query.query_row([id.to_string()], |row| row.get(0)).optional()?;
+    Ok(match found {
+        Some(true) => Ok(()),
+        Some(false) => Err(SupersedeError::Superseded),
+        None => Err(SupersedeError::Unknown),
+    })
+}
+
+pub(super) fn list(reader: &Connection, limit: i64, offset: i64) -> Result<Vec<Knowledge>, Error> {
+    let mut query = reader.prepare_cached(
+        "SELECT id, content, tags, source, created_at, valid_until, supersedes FROM knowledge
+         ORDER BY record DESC LIMIT ?1 OFFSET ?2",
+    )?;
+    let rows = query.query_map([limit, offset], |row| {
+        Ok(Knowledge {
+            id: parse_column(row, 0)?,
+            content: row.get(1)?,
+            tags: parse_tags(row, 2)?,
+            source: parse_column(row, 3)?,
+            created_at: timestamp(row, 4)?,
+            valid_until: row.get::<_, Option<i64>>(5)?.map(Timestamp::from_unix_ms),
+            supersedes: match row.get_ref(6)? {
+                rusqlite::types::ValueRef::Null => None,
+                _ => Some(parse_column(row, 6)?),
+            },
+        })
+    })?;
+    rows.collect()
+}
+
+pub(super) fn count(reader: &Connection) -> Result<u64, Error> {
+    let count: i64 = reader.query_row("SELECT COUNT(*) FROM knowledge", [], |row| row.get(0))?;
+    Ok(u64::try_from(count).unwrap_or(0))
+}
+
+/// Reads the tags of a record.
+pub(super) fn parse_tags(row: &Row<'_>, column: usize) -> Result<Vec<String>, Error> {
+    serde_json::from_str(row.get_ref(column)?.as_str()?)
+        .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
+}

@@ -1,0 +1,305 @@
+//! Batches of the learning component: how far each has come. One is under way at a time.
+
+use contract::learning::Verdict;
+use contract::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp, TurnId};
+use rusqlite::types::Type;
+use rusqlite::{Connection, Error, OptionalExtension as _, params};
+use serde::{Deserialize, Serialize};
+
+use super::feedback::FeedbackRow;
+use super::lessons::NewLesson;
+use super::queries::{parse_column, task_id};
+use super::tokenize::QueryTerms;
+use super::usage::CallUsage;
+use super::{WriteTx, to_json};
+
+/// How many of the newest turns are looked through for one that has nothing to do with a correction.
+const MAX_UNRELATED_TURN_CANDIDATES: i64 = 100;
+
+/// How far a batch has come. What is stored is read by later versions: it may only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BatchProgress {
+    /// How many turns have ended since the batch before it began.
+    pub trajectory_count: u64,
+    /// The last correction that was looked at.
+    #[serde(default)]
+    pub after: FeedbackRow,
+    /// How many corrections were looked at.
+    #[serde(default)]
+    pub taken: u32,
+    /// How many lessons were adopted.
+    #[serde(default)]
+    pub adopted: u32,
+    /// What comes next.
+    #[serde(default)]
+    pub stage: BatchStage,
+    /// How often a model gave no answer since the last stage.
+    #[serde(default)]
+    pub failures: u32,
+    /// How many starts of the engine have taken the batch up since the last stage.
+    #[serde(default)]
+    pub starts: u32,
+}
+
+/// What comes next in a batch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "stage", rename_all = "snake_case")]
+pub enum BatchStage {
+    /// The next correction is looked for.
+    #[default]
+    Choosing,
+    /// A lesson is drafted from a correction.
+    Drafting {
+        /// The correction.
+        feedback_id: FeedbackId,
+    },
+    /// The corrected turn is asked again.
+    Trying(LessonDraft),
+    /// What it answered is judged.
+    Judging {
+        /// The lesson.
+        draft: LessonDraft,
+        /// What it answered.
+        answer: String,
+    },
+    /// An unrelated turn is asked again.
+    TryingOther {
+        /// The lesson.
+        draft: LessonDraft,
+        /// What was judged of the corrected turn.
+        verdict: Verdict,
+        /// The unrelated turn.
+        other: UnrelatedTurn,
+    },
+    /// What that answered is judged.
+    JudgingOther {
+        /// The lesson.
+        draft: LessonDraft,
+        /// What was judged of the corrected turn.
+        verdict: Verdict,
+        /// The unrelated turn.
+        other: UnrelatedTurn,
+        /// What it answered.
+        answer: String,
+    },
+}
+
+impl BatchStage {
+    /// The correction that is looked at.
+    pub fn feedback_id(&self) -> Option<FeedbackId> {
+        match self {
+            Self::Choosing => None,
+            Self::Drafting { feedback_id } => Some(*feedback_id),
+            Self::Trying(draft)
+            | Self::Judging { draft, .. }
+            | Self::TryingOther { draft, .. }
+            | Self::JudgingOther { draft, .. } => Some(draft.feedback_id),
+        }
+    }
+}
+
+/// A lesson that is on trial.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LessonDraft {
+    /// The correction that it is drawn from.
+    pub feedback_id: FeedbackId,
+    /// The lesson.
+    pub lesson: String,
+    /// The lesson that it is merged with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merges: Option<MemoryId>,
+    /// Whether what came from a tool may be in it.
+    pub is_tainted: bool,
+}
+
+/// A turn that has nothing to do with a correction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnrelatedTurn {
+    /// Its task.
+    pub task_id: TaskId,
+    /// It.
+    pub turn_id: TurnId,
+}
+
+/// What a stage has come to, beside the next one.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BatchEffect {
+    /// Nothing.
+    None,
+    /// The batch is done with a correction, of which no lesson came.
+    NoLesson(FeedbackId),
+    /// A lesson is adopted, where that is still possible.
+    Adopt(Box<NewLesson>),
+    /// The batch ends.
+    End,
+}
+
+impl WriteTx<'_> {
+    /// Begins a batch, unless one is under way; the one that is.
+    pub fn begin_batch(&self, id: BatchId, at: Timestamp) -> Result<(BatchId, BatchProgress), Error> {
+        if let Some(under_way) = active_batch(self.transaction)? {
+            return Ok(under_way);
+        }
+        let since = last_started_at(self.transaction)?;
+        let sql = "SELECT COUNT(*) FROM trajectories WHERE at > ?1";
+        let count: i64 =
+            self.transaction.prepare_cached(sql)?.query_row([since.unwrap_or(i64::MIN)], |row| row.get(0))?;
+        let trajectory_count = u64::try_from(count).unwrap_or(0);
+        let progress = BatchProgress { trajectory_count, ..BatchProgress::default() };
+        self.execute(
+            "INSERT INTO batches (id, state, started_at) VALUES (?1, ?2, ?3)",
+            params![id.to_string(), to_json(&progress)?, at.unix_ms()],
+        )?;
+        // What nothing is learned from is read with this.
+        self.execute(
+            "UPDATE feedback SET batch = ?1 WHERE batch IS NULL AND (task IS NULL OR NOT EXISTS (
+                 SELECT 1 FROM knowledge WHERE knowledge.id = said ->> '$.record' AND valid_until IS NULL
+             ))",
+            [self.transaction.last_insert_rowid()],
+        )?;
+        Ok((id, progress))
+    }
+
+    /// A batch has come to `progress`, with what that came to and cost. A lesson that can no longer be adopted is none.
+    pub fn advance_batch(
+        &self,
+        id: BatchId,
+        progress: &BatchProgress,
+        effect: &BatchEffect,
+        spent: &[CallUsage],
+        at: Timestamp,
+    ) -> Result<(), Error> {
+        for spent in spent {
+            self.insert_call_usage(at, spent)?;
+        }
+        // Another brain may have come in its place.
+        let is_open = "SELECT EXISTS (SELECT 1 FROM batches WHERE id = ?1 AND ended_at IS NULL)";
+        if !self.transaction.query_row(is_open, [id.to_string()], |row| row.get::<_, bool>(0))? {
+            return Ok(());
+        }
+        let mut progress = progress.clone();
+        if *effect == BatchEffect::End || self.refers_to_deleted_task(&progress.stage)? {
+            progress.stage = BatchStage::Choosing;
+        }
+        match effect {
+            BatchEffect::Adopt(lesson) => {
+                // Where it is not, the next batch looks at the correction again, if that is still there.
+                if self.adopt_lesson(lesson, id, at)? {
+                    progress.adopted += 1;
+                    self.mark_processed(lesson.correction.id, id)?;
+                }
+            }
+            BatchEffect::NoLesson(feedback_id) => self.mark_processed(*feedback_id, id)?,
+            BatchEffect::None | BatchEffect::End => {}
+        }
+        let ended_at = (*effect == BatchEffect::End).then_some(at.unix_ms());
+        self.execute(
+            "UPDATE batches SET state = ?2, ended_at = ?3 WHERE id = ?1",
+            params![id.to_string(), to_json(&progress)?, ended_at],
+        )
+    }
+
+    /// Whether a stage is about a task that is gone.
+    fn refers_to_deleted_task(&self, stage: &BatchStage) -> Result<bool, Error> {
+        let is_there = |sql: &str, id: String| {
+            self.transaction.prepare_cached(sql)?.query_row([id], |row| row.get::<_, bool>(0))
+        };
+        let correction = "SELECT EXISTS (SELECT 1 FROM feedback WHERE id = ?1 AND task IS NOT NULL)";
+        if let Some(id) = stage.feedback_id()
+            && !is_there(correction, id.to_string())?
+        {
+            return Ok(true);
+        }
+        match stage {
+            BatchStage::TryingOther { other, .. } | BatchStage::JudgingOther { other, .. } => {
+                let turn = "SELECT EXISTS (SELECT 1 FROM turns WHERE turn_id = ?1)";
+                Ok(!is_there(turn, other.turn_id.to_string())?)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// No batch looks at a correction again.
+    fn mark_processed(&self, feedback_id: FeedbackId, batch_id: BatchId) -> Result<(), Error> {
+        self.execute(
+            "UPDATE feedback SET batch = (SELECT batch FROM batches WHERE id = ?2) WHERE id = ?1",
+            [feedback_id.to_string(), batch_id.to_string()],
+        )
+    }
+}
+
+/// Takes out of all batches what is about tasks that are gone. A batch looks for another correction then.
+pub(super) fn reset_orphaned_batches(rows: &WriteTx<'_>) -> Result<(), Error> {
+    let mut query = rows.transaction.prepare_cached("SELECT batch, state FROM batches")?;
+    let states = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    for (batch, state) in states.collect::<Result<Vec<(i64, String)>, _>>()? {
+        // One that a later version wrote cannot be read, and begins anew when it is.
+        let Ok(progress) = serde_json::from_str::<BatchProgress>(&state) else { continue };
+        if rows.refers_to_deleted_task(&progress.stage)? {
+            let state = to_json(&BatchProgress { stage: BatchStage::Choosing, ..progress })?;
+            rows.execute("UPDATE batches SET state = ?2 WHERE batch = ?1", params![batch, state])?;
+        }
+    }
+    Ok(())
+}
+
+/// The batch that is under way, and how far it has come. One that a later version wrote and that this one cannot read
+/// begins anew.
+pub(super) fn active_batch(reader: &Connection) -> Result<Option<(BatchId, BatchProgress)>, Error> {
+    let mut query = reader
+        .prepare_cached("SELECT id, state FROM batches WHERE ended_at IS NULL ORDER BY batch LIMIT 1")?;
+    let found = query.query_row([], |row| {
+        let state = row.get_ref(1)?.as_str()?;
+        let progress = serde_json::from_str(state).or_else(|error| {
+            tracing::warn!(%error, "A learning batch cannot be read; it begins anew.");
+            let readable: serde_json::Value = serde_json::from_str(state)?;
+            let count = readable.get("trajectory_count").and_then(serde_json::Value::as_u64);
+            let trajectory_count = count.unwrap_or(0);
+            Ok(BatchProgress { trajectory_count, ..BatchProgress::default() })
+        });
+        let failed =
+            |error: serde_json::Error| Error::FromSqlConversionFailure(1, Type::Text, Box::new(error));
+        Ok((parse_column(row, 0)?, progress.map_err(failed)?))
+    });
+    found.optional()
+}
+
+/// When the last batch began, in Unix milliseconds: what ended before that has been read. By time, for rows have other
+/// numbers in a brain that was imported.
+fn last_started_at(reader: &Connection) -> Result<Option<i64>, Error> {
+    reader.prepare_cached("SELECT MAX(started_at) FROM batches")?.query_row([], |row| row.get(0))
+}
+
+/// Since when there is something that no batch has read: since the last one began, or else since the first of it.
+pub(super) fn unprocessed_since(reader: &Connection) -> Result<Option<Timestamp>, Error> {
+    let last = last_started_at(reader)?;
+    let first = "SELECT MIN(at) FROM (
+                     SELECT MIN(at) AS at FROM trajectories WHERE at > ?1
+                     UNION ALL SELECT MIN(created_at) FROM feedback WHERE batch IS NULL
+                 )";
+    let first: Option<i64> =
+        reader.prepare_cached(first)?.query_row([last.unwrap_or(i64::MIN)], |row| row.get(0))?;
+    Ok(first.map(|first| Timestamp::from_unix_ms(last.unwrap_or(first))))
+}
+
+/// Of the newest turns that ended well, and of which nobody said anything, the one that has least to do with `text`.
+pub(super) fn find_unrelated_turn(
+    reader: &Connection,
+    turn_id: TurnId,
+    text: &str,
+) -> Result<Option<UnrelatedTurn>, Error> {
+    let terms = QueryTerms::parse(text);
+    let mut query = reader.prepare_cached(
+        "SELECT task_id, turn_id, content FROM trajectories JOIN turns USING (turn)
+         JOIN tasks ON tasks.task = trajectories.task JOIN episodes USING (turn)
+         WHERE outcome = 'completed' AND turn_id <> ?1
+         AND NOT EXISTS (SELECT 1 FROM feedback WHERE feedback.turn = trajectories.turn)
+         ORDER BY turn DESC LIMIT ?2",
+    )?;
+    let rows = query.query_map(params![turn_id.to_string(), MAX_UNRELATED_TURN_CANDIDATES], |row| {
+        let shared = terms.count(terms.coverage(row.get_ref(2)?.as_str()?));
+        Ok((shared, UnrelatedTurn { task_id: task_id(row, 0)?, turn_id: parse_column(row, 1)? }))
+    })?;
+    let turns: Vec<(usize, UnrelatedTurn)> = rows.collect::<Result<_, _>>()?;
+    Ok(turns.into_iter().min_by_key(|(shared, _)| *shared).map(|(_, other)| other))
+}

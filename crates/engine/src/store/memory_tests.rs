@@ -1,0 +1,586 @@
+//! Memory after any sequence of turns, edits, retries, kills and deletions: what is searched is what is in force, and
+//! every index is in step with its table.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use contract::event::StopReason;
+use contract::memory::{MemoryKind, Source};
+use contract::{CallId, MemoryId, MessageId, Timestamp, TurnId};
+use proptest::prelude::*;
+use rusqlite::Connection;
+use serde_json::json;
+use tempfile::TempDir;
+
+use super::query_plan::COMMON_WORD_THRESHOLDS;
+use super::steps::{Compacted, Opened, PartialAnswer, Replacement, Step, TurnBase, TurnOutcome};
+use super::*;
+use crate::agent::harness::branch_from_steps;
+use crate::llm::{Answer, Block, FinishReason, TokenUsage, ToolOutcome, ToolUse};
+use crate::testing::{opened, task_id};
+
+const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
+
+/// What happens to a task, or to what is known. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    Turn { task: usize, from: TurnStart, steps: Vec<AnswerSpec>, end: TurnEnd },
+    Save { supersedes: Option<usize> },
+    Delete(usize),
+    DeleteTask(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TurnStart {
+    End,
+    Edit(usize),
+    Retry(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnswerSpec {
+    has_words: bool,
+    calls: bool,
+    /// The user says something before the answer, and after it.
+    steered: (bool, bool),
+    saves: KnowledgeSave,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TurnEnd {
+    Completed,
+    Cancelled { said: bool },
+    Killed,
+}
+
+/// What an answer with a call saves.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum KnowledgeSave {
+    Nothing,
+    Record { supersedes: Option<usize> },
+}
+
+/// A record that the model of the test knows.
+#[derive(Clone, Debug)]
+struct ExpectedKnowledge {
+    id: MemoryId,
+    word: String,
+    supersedes: Option<MemoryId>,
+    is_active: bool,
+    /// The answer that saved it, and its task.
+    saved_by: Option<(TaskRow, MessageId)>,
+}
+
+pub(super) struct BrainModel {
+    pub(super) brain: Brain,
+    pub(super) tasks: [Option<TaskRow>; 2],
+    knowledge: Vec<ExpectedKnowledge>,
+    /// What each message said, by a word that no other has.
+    words: BTreeMap<String, String>,
+    at: i64,
+    folder: TempDir,
+}
+
+impl BrainModel {
+    pub(super) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let brain = Brain::open(&folder.path().join("brain.sqlite")).unwrap();
+        Self { brain, tasks: [None; 2], knowledge: Vec::new(), words: BTreeMap::new(), at: 0, folder }
+    }
+
+    /// Goes on in another brain, which has taken over all that this one had.
+    pub(super) fn move_to(&mut self, brain: Brain, folder: TempDir) {
+        let row = |brain: &Brain, number: usize| {
+            brain.task(&task_id(&format!("t{number}"))).unwrap().map(|entry| entry.row)
+        };
+        for known in &mut self.knowledge {
+            known.saved_by = known.saved_by.and_then(|(task, message_id)| {
+                let number = self.tasks.iter().position(|known| *known == Some(task))?;
+                Some((row(&brain, number)?, message_id))
+            });
+        }
+        for (number, task) in self.tasks.iter_mut().enumerate() {
+            let moved = row(&brain, number);
+            assert_eq!(moved.is_some(), task.is_some(), "t{number}");
+            *task = moved;
+        }
+        (self.brain, self.folder) = (brain, folder);
+    }
+
+    fn now(&mut self) -> Timestamp {
+        self.at += 1;
+        Timestamp::from_unix_ms(self.at)
+    }
+
+    fn word(&mut self, message_id: &str) -> String {
+        let word = format!("word{}x", self.words.len());
+        self.words.insert(message_id.to_owned(), word.clone());
+        word
+    }
+
+    pub(super) async fn write<T: Send + 'static>(
+        &self,
+        write: impl Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+    ) -> T {
+        self.brain.write(write).await.unwrap()
+    }
+
+    async fn step(&mut self, task: TaskRow, turn_id: TurnId, step: Step) {
+        let at = self.now();
+        self.write(move |rows| rows.insert_step(task, turn_id, at, at.unix_ms(), &step)).await;
+    }
+
+    pub(super) async fn apply(&mut self, act: &Action) {
+        match act {
+            Action::Turn { task, from, steps, end } => {
+                let killed = matches!(end, TurnEnd::Killed);
+                let task = self.turn(*task, *from, steps, *end).await;
+                if !killed {
+                    self.check_task(task);
+                }
+            }
+            Action::Save { supersedes } => self.save(*supersedes, None).await,
+            Action::Delete(number) => {
+                if let Some(number) = number.checked_rem(self.knowledge.len()) {
+                    let id = self.knowledge.remove(number).id;
+                    assert!(self.write(move |rows| rows.delete_knowledge(id)).await);
+                }
+            }
+            Action::DeleteTask(number) => {
+                if let Some(task) = self.tasks[*number].take() {
+                    self.write(move |rows| rows.delete_task(task, &TaskDeletion::default())).await;
+                    for known in &mut self.knowledge {
+                        known.saved_by = known.saved_by.filter(|(of, _)| *of != task);
+                    }
+                }
+            }
+        }
+        self.check_knowledge();
+        self.check_indexes();
+    }
+
+    async fn turn(&mut self, number: usize, from: TurnStart, steps: &[AnswerSpec], end: TurnEnd) -> TaskRow {
+        let at = self.now();
+        if self.tasks[number].is_none() {
+            let (task, name) = (self.brain.reserve_task(), task_id(&format!("t{number}")));
+            self.write(move |rows| rows.insert_task(task, &name, at)).await;
+            self.tasks[number] = Some(task);
+        }
+        let task = self.tasks[number].unwrap();
+        let branch = branch_from_steps(self.brain.steps(task).unwrap());
+        let in_force: Vec<MessageId> =
+            branch.listed().filter_map(|(id, in_force)| in_force.then_some(id)).collect();
+        let pick = |number: usize| number.checked_rem(in_force.len()).map(|at| in_force[at]);
+        let base = match from {
+            TurnStart::End => TurnBase::End,
+            TurnStart::Edit(number) => {
+                pick(number).map_or(TurnBase::End, |message_id| TurnBase::Edit { message_id })
+            }
+            TurnStart::Retry(number) => {
+                pick(number).map_or(TurnBase::End, |message_id| TurnBase::Retry { message_id })
+            }
+        };
+        let base = if branch.rewind_effects(base).is_ok() { base } else { TurnBase::End };
+        let message_id = match base {
+            TurnBase::Retry { message_id } => branch.retried_message(message_id).unwrap(),
+            _ => MessageId::new(),
+        };
+        let message = match base {
+            TurnBase::Retry { .. } => String::new(),
+            _ => self.word(&message_id.to_string()),
+        };
+        let turn_id = TurnId::new();
+        let begun = NewTurn { turn_id, message_id, request: None };
+        self.write(move |rows| rows.insert_turn(task, &begun, at.unix_ms(), at)).await;
+        self.step(task, turn_id, Step::Opened(Opened { message_id, base, ..opened(&message) })).await;
+        self.withdraw(task);
+        for (number, answered) in steps.iter().enumerate() {
+            // All but the last go on.
+            let calls = answered.calls || number + 1 < steps.len();
+            self.answer(task, turn_id, *answered, calls).await;
+        }
+        let outcome = match end {
+            TurnEnd::Completed => Some(TurnOutcome::Completed { stop_reason: StopReason::EndTurn }),
+            TurnEnd::Cancelled { said } => {
+                let message_id = MessageId::new();
+                // Behind an answer that ends the turn the model says nothing more.
+                let speaks = steps.last().is_none_or(|last| last.calls || last.steered.0 || last.steered.1);
+                let said = (said && speaks)
+                    .then(|| PartialAnswer { message_id, text: self.word(&message_id.to_string()) });
+                Some(TurnOutcome::Cancelled { said })
+            }
+            TurnEnd::Killed => None,
+        };
+        if let Some(outcome) = outcome {
+            self.step(task, turn_id, Step::Ended { outcome }).await;
+        }
+        task
+    }
+
+    async fn answer(&mut self, task: TaskRow, turn_id: TurnId, answered: AnswerSpec, calls: bool) {
+        if answered.steered.0 {
+            self.steer(task, turn_id).await;
+        }
+        let message_id = MessageId::new();
+        let text = if answered.has_words { self.word(&message_id.to_string()) } else { String::new() };
+        let mut blocks = vec![Block::Text { text, signature: None }];
+        let call_id = CallId::new();
+        if calls {
+            let (provider_id, name) = (call_id.to_string(), "look".to_owned());
+            let call =
+                ToolUse { call_id, provider_id, name, input: json!({}), signature: None, broken: None };
+            blocks.push(Block::ToolUse(call));
+        }
+        let answer = Answer { blocks, usage: TokenUsage::default(), stop: FinishReason::Done };
+        let step = Step::Answered { message_id, model: "m".into(), answer, cost_usd: None, capped: false };
+        self.step(task, turn_id, step).await;
+        if calls {
+            self.step(task, turn_id, Step::Intended { call_id }).await;
+            if let KnowledgeSave::Record { supersedes } = answered.saves {
+                self.save(supersedes, Some((task, message_id))).await;
+            }
+        }
+        if answered.steered.1 {
+            self.steer(task, turn_id).await;
+        }
+        if calls {
+            let outcome = ToolOutcome { output: "it is so".into(), error: None, duration_ms: 1 };
+            self.step(task, turn_id, Step::Resulted { call_id, outcome, memory: Vec::new() }).await;
+        }
+    }
+
+    async fn steer(&mut self, task: TaskRow, turn_id: TurnId) {
+        let message_id = MessageId::new();
+        let message = self.word(&message_id.to_string());
+        self.step(task, turn_id, Step::Steered { message_id, message }).await;
+    }
+
+    async fn save(&mut self, supersedes: Option<usize>, by: Option<(TaskRow, MessageId)>) {
+        let at = self.now();
+        let id = MemoryId::new();
+        let word = self.word(&id.to_string());
+        let old = supersedes.and_then(|number| number.checked_rem(self.knowledge.len()));
+        let old = old.filter(|number| self.knowledge[*number].is_active);
+        let supersedes = old.map(|number| {
+            self.knowledge[number].is_active = false;
+            self.knowledge[number].id
+        });
+        let to_know =
+            KnowledgeDraft { content: format!("It is {word}."), tags: vec!["all".into()], supersedes };
+        let record = NewKnowledge { id, draft: to_know, source: Source::Agent };
+        let task = by.map(|(task, _)| task);
+        self.write(move |rows| match task {
+            Some(task) => rows.save_knowledge_from_turn(&record, task, at),
+            None => rows.save_knowledge(&record, None, at).map(Result::unwrap),
+        })
+        .await;
+        self.knowledge.push(ExpectedKnowledge { id, word, supersedes, is_active: true, saved_by: by });
+    }
+
+    /// What answers drew that are no longer in force never was.
+    fn withdraw(&mut self, task: TaskRow) {
+        let branch = branch_from_steps(self.brain.steps(task).unwrap());
+        let in_force: Vec<MessageId> =
+            branch.listed().filter_map(|(id, in_force)| in_force.then_some(id)).collect();
+        let is_absent = |known: &ExpectedKnowledge| {
+            known.saved_by.is_some_and(|(of, answer)| of == task && !in_force.contains(&answer))
+        };
+        while let Some(last) = self.knowledge.iter().rposition(is_absent) {
+            let known = self.knowledge.remove(last);
+            if known.is_active
+                && let Some(before) =
+                    self.knowledge.iter_mut().find(|before| Some(before.id) == known.supersedes)
+            {
+                before.is_active = true;
+            }
+        }
+    }
+
+    fn search(&self, text: &str, kinds: &'static [MemoryKind]) -> Vec<SearchHit> {
+        let until = Instant::now() + Duration::from_secs(20);
+        self.brain
+            .search(&MemoryQuery {
+                text: text.into(),
+                kinds,
+                limit: 100,
+                conversation: None,
+                deadline: until,
+            })
+            .unwrap()
+    }
+
+    /// What is searched of a task is what is in force of it, in its order.
+    fn check_task(&self, task: TaskRow) {
+        let branch = branch_from_steps(self.brain.steps(task).unwrap());
+        let listed: Vec<(String, bool)> =
+            branch.listed().map(|(id, in_force)| (id.to_string(), in_force)).collect();
+        let in_force: Vec<&String> = listed
+            .iter()
+            .filter(|(id, in_force)| *in_force && self.words.contains_key(id))
+            .map(|(id, _)| id)
+            .collect();
+        let outside = self.outside();
+        let said = column(
+            &outside,
+            &format!("SELECT message_id FROM said WHERE task = {} AND nth IS NOT NULL ORDER BY nth", task.0),
+        );
+        assert_eq!(said.iter().collect::<Vec<_>>(), in_force);
+        let windows = column(
+            &outside,
+            &format!("SELECT CAST(first AS TEXT) FROM windows WHERE task = {} ORDER BY first", task.0),
+        );
+        let last = in_force.len().saturating_sub(1) / 3;
+        let wanted: Vec<String> = (0..last.max(1)).map(|window| (window * 3).to_string()).collect();
+        assert_eq!(windows, if in_force.is_empty() { Vec::new() } else { wanted });
+        for (message_id, in_force) in &listed {
+            let Some(word) = self.words.get(message_id) else { continue };
+            let found = self.search(word, &[MemoryKind::Message]);
+            assert_eq!(found.is_empty(), !in_force, "{word}");
+            let holds = |found: &SearchHit| found.message_ids.iter().any(|id| id.to_string() == *message_id);
+            assert!(found.iter().all(holds), "{word}: {found:?}");
+        }
+        let length = "SELECT CAST(COALESCE(MAX(place + length), 0) AS TEXT) FROM said WHERE task =";
+        let length = column(&outside, &format!("{length} {}", task.0));
+        assert_eq!(length, [branch.messages().len().to_string()]);
+    }
+
+    pub(super) fn check_knowledge(&self) {
+        let listed = self.brain.knowledge(1_000, 0).unwrap();
+        let listed: Vec<_> =
+            listed.iter().rev().map(|record| (record.id, record.valid_until.is_none())).collect();
+        let mut wanted: Vec<_> = self.knowledge.iter().map(|known| (known.id, known.is_active)).collect();
+        wanted.sort_by_key(|(id, _)| listed.iter().position(|(listed, _)| listed == id));
+        assert_eq!(listed, wanted);
+        for known in &self.knowledge {
+            let found = self.search(&known.word, &[MemoryKind::Knowledge]);
+            assert_eq!(found.len(), usize::from(known.is_active), "{known:?}");
+        }
+    }
+
+    /// Every index says that it is whole, and in step with its table.
+    pub(super) fn check_indexes(&self) {
+        let outside = self.outside();
+        for (index, rank) in [("knowledge_words", 1), ("episode_words", 1), ("window_words", 0)] {
+            let check = format!("INSERT INTO {index} ({index}, rank) VALUES ('integrity-check', {rank})");
+            outside.execute_batch(&check).unwrap_or_else(|error| panic!("{index}: {error}"));
+        }
+        let ghosts = "SELECT CAST(COUNT(*) AS TEXT) FROM window_words_docsize WHERE id NOT IN (SELECT window FROM windows)";
+        assert_eq!(column(&outside, ghosts), ["0"]);
+        let of_nothing = "SELECT CAST(COUNT(*) AS TEXT) FROM (
+                SELECT task FROM said UNION ALL SELECT task FROM windows UNION ALL SELECT task FROM episodes
+                UNION ALL SELECT task FROM trajectories
+            ) WHERE task NOT IN (SELECT task FROM tasks)";
+        assert_eq!(column(&outside, of_nothing), ["0"]);
+    }
+
+    fn outside(&self) -> Connection {
+        Connection::open(self.folder.path().join("brain.sqlite")).unwrap()
+    }
+}
+
+fn column(connection: &Connection, sql: &str) -> Vec<String> {
+    let mut query = connection.prepare(sql).unwrap();
+    let rows = query.query_map([], |row| row.get::<_, Option<String>>(0)).unwrap();
+    rows.filter_map(Result::unwrap).collect()
+}
+
+pub(super) fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let from = prop_oneof![
+        3 => Just(TurnStart::End),
+        1 => any::<usize>().prop_map(TurnStart::Edit),
+        1 => any::<usize>().prop_map(TurnStart::Retry),
+    ];
+    let record = prop::option::of(any::<usize>()).prop_map(|supersedes| KnowledgeSave::Record { supersedes });
+    let saves = prop_oneof![3 => Just(KnowledgeSave::Nothing), 2 => record];
+    let answered = (
+        prop::bool::weighted(0.8),
+        any::<bool>(),
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.1),
+        saves,
+    );
+    let answered = answered.prop_map(|(has_words, calls, before, after, saves)| AnswerSpec {
+        has_words,
+        calls,
+        steered: (before, after),
+        saves,
+    });
+    let end = prop_oneof![
+        6 => Just(TurnEnd::Completed),
+        2 => any::<bool>().prop_map(|said| TurnEnd::Cancelled { said }),
+        1 => Just(TurnEnd::Killed),
+    ];
+    let turn = (0..2_usize, from, prop::collection::vec(answered, 0..4), end);
+    let turn = turn.prop_map(|(task, from, steps, end)| Action::Turn { task, from, steps, end });
+    let act = prop_oneof![
+        12 => turn,
+        2 => prop::option::of(any::<usize>()).prop_map(|supersedes| Action::Save { supersedes }),
+        1 => any::<usize>().prop_map(Action::Delete),
+        1 => (0..2_usize).prop_map(Action::DeleteTask),
+    ];
+    prop::collection::vec(act, 1..16)
+}
+
+#[test]
+fn what_is_searched_is_what_is_in_force_after_anything() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(40);
+    let config =
+        ProptestConfig { cases, max_shrink_iters: 200, failure_persistence: None, ..Default::default() };
+    proptest!(config, |(acts in actions())| {
+        runtime.block_on(async {
+            let mut life = BrainModel::new();
+            for act in &acts {
+                life.apply(act).await;
+            }
+        });
+    });
+}
+
+#[tokio::test]
+async fn what_an_earlier_version_left_is_taken_in_bit_by_bit() {
+    let mut life = BrainModel::new();
+    let plain =
+        AnswerSpec { has_words: true, calls: true, steered: (false, true), saves: KnowledgeSave::Nothing };
+    for number in 0..12 {
+        let from = match number {
+            5 => TurnStart::Edit(1),
+            8 => TurnStart::Retry(3),
+            _ => TurnStart::End,
+        };
+        let end = if number == 6 { TurnEnd::Killed } else { TurnEnd::Completed };
+        life.apply(&Action::Turn { task: number % 2, from, steps: vec![plain; 2], end }).await;
+    }
+    life.brain.close().await;
+    let older = tempfile::tempdir().unwrap();
+    let file = older.path().join("brain.sqlite");
+    schema::create_older_version(life.brain.file(), &file, 2);
+    (life.brain, life.folder) = (Brain::open(&file).unwrap(), older);
+    assert!(life.brain.has_ingest_backlog().unwrap());
+    let mut commits = 0;
+    while life.brain.has_ingest_backlog().unwrap() {
+        life.write(|rows| rows.ingest_backlog(2)).await;
+        life.check_indexes();
+        commits += 1;
+        assert!(commits < 20, "it does not get on");
+    }
+    assert!(commits > 3, "{commits}");
+    for task in life.tasks.into_iter().flatten() {
+        life.check_task(task);
+    }
+}
+
+#[tokio::test]
+async fn what_a_shortened_conversation_no_longer_shows_is_found_in_it() {
+    let mut life = BrainModel::new();
+    let plain =
+        AnswerSpec { has_words: true, calls: false, steered: (false, false), saves: KnowledgeSave::Nothing };
+    for _ in 0..6 {
+        life.apply(&Action::Turn {
+            task: 0,
+            from: TurnStart::End,
+            steps: vec![plain],
+            end: TurnEnd::Completed,
+        })
+        .await;
+    }
+    let task = life.tasks[0].unwrap();
+    let found = |life: &BrainModel, word: &str| {
+        let until = Instant::now() + Duration::from_secs(20);
+        let at_hand = Some((task, TurnBase::End));
+        let query =
+            MemoryQuery { text: word.into(), kinds: KINDS, limit: 5, conversation: at_hand, deadline: until };
+        life.brain.search(&query).unwrap().len()
+    };
+    assert_eq!((found(&life, "word1x"), found(&life, "word10x")), (0, 0));
+    // The first eight of its messages are left out from here on.
+    let (turn_id, at) = (TurnId::new(), life.now());
+    let begun = NewTurn { turn_id, message_id: MessageId::new(), request: None };
+    life.write(move |rows| rows.insert_turn(task, &begun, at.unix_ms(), at)).await;
+    life.step(task, turn_id, Step::Opened(opened("go on"))).await;
+    let instead = Replacement::Summary { text: "So far so good.".into() };
+    let compacted = Compacted { covers: 8, instead, results_up_to: None, memory_up_to: None };
+    life.step(task, turn_id, Step::Compacted(compacted)).await;
+    let outcome = TurnOutcome::Completed { stop_reason: StopReason::EndTurn };
+    life.step(task, turn_id, Step::Ended { outcome }).await;
+    // As a message and as what became of its turn.
+    assert_eq!((found(&life, "word1x"), found(&life, "word10x")), (2, 0));
+    // Going back behind that brings them back into the conversation.
+    life.apply(&Action::Turn {
+        task: 0,
+        from: TurnStart::Retry(3),
+        steps: vec![plain],
+        end: TurnEnd::Completed,
+    })
+    .await;
+    assert_eq!(found(&life, "word1x"), 0);
+}
+
+#[tokio::test]
+async fn a_search_gives_up_in_time() {
+    let mut life = BrainModel::new();
+    life.save(None, None).await;
+    let until = Instant::now();
+    let query =
+        MemoryQuery { text: "word0x".into(), kinds: KINDS, limit: 5, conversation: None, deadline: until };
+    // Too little to be noticed, or an error: never a wait.
+    let found = life.brain.search(&query);
+    assert!(found.is_err() || found.is_ok_and(|found| found.len() == 1));
+    assert_eq!(life.search("word0x", KINDS).len(), 1);
+}
+
+#[tokio::test]
+async fn a_word_that_is_in_much_of_it_tells_nothing_to_who_did_not_ask() {
+    let mut life = BrainModel::new();
+    let plain =
+        AnswerSpec { has_words: true, calls: false, steered: (false, false), saves: KnowledgeSave::Nothing };
+    life.apply(&Action::Turn { task: 0, from: TurnStart::End, steps: vec![plain], end: TurnEnd::Completed })
+        .await;
+    let task = life.tasks[0].unwrap();
+    let found = |life: &BrainModel, text: &str, at_hand: Option<(TaskRow, TurnBase)>| {
+        let until = Instant::now() + Duration::from_secs(20);
+        let query = MemoryQuery {
+            text: text.into(),
+            kinds: KINDS,
+            limit: 100,
+            conversation: at_hand,
+            deadline: until,
+        };
+        life.brain.search(&query).unwrap().into_iter().map(|found| found.content).collect::<Vec<_>>()
+    };
+    let at_hand = Some((task, TurnBase::End));
+    let save = |content: String| NewKnowledge {
+        id: MemoryId::new(),
+        draft: KnowledgeDraft { content, tags: Vec::new(), supersedes: None },
+        source: Source::User,
+    };
+    let few = COMMON_WORD_THRESHOLDS.0 - 1;
+    for number in 0..=few {
+        if number == few {
+            assert!(found(&life, "the teapot", at_hand).len() >= 5, "few enough to tell something");
+        }
+        let record = save(format!("A teapot, the {number}th."));
+        life.write(move |rows| rows.save_knowledge(&record, None, Timestamp::from_unix_ms(number)))
+            .await
+            .unwrap();
+    }
+    assert_eq!(found(&life, "the teapot", at_hand), Vec::<String>::new());
+    assert!(found(&life, "the teapot", None).len() >= 5);
+    // However many there were once.
+    let other = |number: i64| save(format!("Something else, the {number}th."));
+    let others: Vec<_> = (0..4 * few).map(other).collect();
+    let ids: Vec<_> = others.iter().map(|record| record.id).collect();
+    let at = Timestamp::from_unix_ms(0);
+    life.write(move |rows| {
+        others.iter().try_for_each(|record| rows.save_knowledge(record, None, at).map(drop))
+    })
+    .await;
+    let newest = save("A teapot, the newest.".into());
+    life.write(move |rows| rows.save_knowledge(&newest, None, at)).await.unwrap();
+    life.write(move |rows| ids.iter().try_for_each(|id| rows.delete_knowledge(*id).map(drop))).await;
+    assert_eq!(found(&life, "the teapot", at_hand), Vec::<String>::new());
+    // Beside a word that tells something it counts.
+    let cracked = save("The cracked teapot.".into());
+    life.write(move |rows| rows.save_knowledge(&cracked, None, Timestamp::from_unix_ms(0))).await.unwrap();
+    assert_eq!(found(&life, "cracked teapot", at_hand), ["The cracked teapot."]);
+}

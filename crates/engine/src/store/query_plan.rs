@@ -1,0 +1,163 @@
+//! What an index is asked for a query: which of its words tell something, and how much.
+
+use std::ops::Range;
+
+use contract::memory::MemoryKind;
+use rusqlite::{Connection, Error, params};
+
+use super::doc_freq::CommonWordCache;
+use super::tokenize::QueryTerms;
+
+/// A word is common that is in half of the records of its kind, but not in fewer records than the first number, and
+/// in any case in so many as the second one.
+pub(super) const COMMON_WORD_THRESHOLDS: (i64, i64) = (64, 1_000);
+/// How many records an index ranks that have any of a query's words, about: each costs a microsecond or two.
+const MAX_RANKED_RECORDS: i64 = 2_000;
+/// How much it counts to have any of the words, a name, a name and a word beside it, a day, or to be of a time that is
+/// named.
+const WORDS_WEIGHT: f64 = 1.0;
+const NAME_WEIGHT: f64 = 1.0;
+const NAME_AND_WORD_WEIGHT: f64 = 1.0;
+const DAY_WEIGHT: f64 = 2.0;
+const TIME_WEIGHT: f64 = 2.0;
+
+/// In how many records of a kind each word is, and how many records there are.
+pub(super) struct DocFrequencies {
+    record_count: i64,
+    common_threshold: i64,
+    frequencies: Vec<i64>,
+}
+
+/// What an index is asked.
+pub(super) struct IndexQuery {
+    pub(super) match_expression: String,
+    /// The time in which it was, in milliseconds.
+    pub(super) time: Option<Range<i64>>,
+    /// How much its answers count.
+    pub(super) weight: f64,
+}
+
+impl DocFrequencies {
+    /// None where there are no records of the kind.
+    pub(super) fn load(
+        reader: &Connection,
+        known: &CommonWordCache,
+        kind: MemoryKind,
+        terms: &QueryTerms,
+    ) -> Result<Option<Self>, Error> {
+        let (last, table, index) = match kind {
+            MemoryKind::Knowledge => (
+                "SELECT MAX(record) FROM knowledge",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM knowledge LIMIT ?1)",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM knowledge_words WHERE knowledge_words MATCH ?1 LIMIT ?2)",
+            ),
+            MemoryKind::Episode => (
+                "SELECT MAX(episode) FROM episodes",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM episodes LIMIT ?1)",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM episode_words WHERE episode_words MATCH ?1 LIMIT ?2)",
+            ),
+            MemoryKind::Message => (
+                "SELECT MAX(window) FROM windows",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM windows LIMIT ?1)",
+                "SELECT COUNT(*) FROM (SELECT 1 FROM window_words WHERE window_words MATCH ?1 LIMIT ?2)",
+            ),
+        };
+        // No fewer than there are, and costs nothing.
+        let last: Option<i64> = reader.prepare_cached(last)?.query_row([], |row| row.get(0))?;
+        let Some(all) = last else { return Ok(None) };
+        let half = |all: i64| (all / 2).clamp(COMMON_WORD_THRESHOLDS.0, COMMON_WORD_THRESHOLDS.1);
+        let mut count = reader.prepare_cached(index)?;
+        let words = terms.match_expressions().into_iter();
+        let words = words.map(|word| {
+            let most = half(all);
+            if known.contains(kind, &word, all) {
+                return Ok(most);
+            }
+            let uses = count.query_row(params![word, most], |row| row.get(0))?;
+            if uses == most {
+                known.insert(kind, &word, all);
+            }
+            Ok(uses)
+        });
+        let words: Vec<i64> = words.collect::<Result<_, Error>>()?;
+        // Counted where it matters: a word in half of what there is at most is in half of what there is.
+        let common = if words.iter().any(|uses| (COMMON_WORD_THRESHOLDS.0..half(all)).contains(uses)) {
+            half(reader.prepare_cached(table)?.query_row([2 * COMMON_WORD_THRESHOLDS.1], |row| row.get(0))?)
+        } else {
+            half(all)
+        };
+        Ok(Some(Self { record_count: all, common_threshold: common, frequencies: words }))
+    }
+
+    /// How much each word tells: more, the fewer records have it.
+    #[expect(clippy::cast_precision_loss, reason = "a weight need not be exact")]
+    pub(super) fn weights(&self) -> Vec<f64> {
+        self.frequencies
+            .iter()
+            .map(|uses| (1.0 + self.record_count as f64 / (*uses).max(1) as f64).ln())
+            .collect()
+    }
+
+    /// What the index is asked: for what has any of the words, for what has each name, for what has any of the days,
+    /// and for what is of a time. Where no word tells anything nobody who did not ask is told anything; who did ask
+    /// gets what has all of them.
+    pub(super) fn index_queries(&self, terms: &QueryTerms, unasked: bool) -> Vec<IndexQuery> {
+        let words = terms.match_expressions();
+        let together = |numbers: &[usize], by: &str| {
+            let of = numbers.iter().filter_map(|number| words.get(*number)).map(String::as_str);
+            of.collect::<Vec<_>>().join(by)
+        };
+        let rare_words = self.rare_words();
+        let is_known = |word: &usize| self.frequencies.get(*word).is_some_and(|uses| *uses > 0);
+        let any = if rare_words.is_empty() {
+            let common: Vec<usize> = (0..words.len()).filter(is_known).collect();
+            (!unasked && !common.is_empty()).then(|| together(&common, " AND "))
+        } else {
+            Some(together(&rare_words, " OR "))
+        };
+        let rare_names = || terms.names().filter(|name| name.iter().any(|word| rare_words.contains(word)));
+        let names: Vec<String> = rare_names().map(|name| together(&name, " AND ")).collect();
+        // Beside a name a common word tells something too, and costs little.
+        let beside = rare_names().zip(&names).filter_map(|(of, name)| {
+            let others: Vec<usize> =
+                (0..words.len()).filter(|word| is_known(word) && !of.contains(word)).collect();
+            (!others.is_empty()).then(|| format!("({name}) AND ({})", together(&others, " OR ")))
+        });
+        let ask = |expression: &String, weight| IndexQuery {
+            match_expression: expression.clone(),
+            time: None,
+            weight,
+        };
+        let mut asks: Vec<IndexQuery> = any.iter().map(|any| ask(any, WORDS_WEIGHT)).collect();
+        // A query of one name alone has asked for it.
+        asks.extend(
+            names.iter().filter(|name| Some(*name) != any.as_ref()).map(|name| ask(name, NAME_WEIGHT)),
+        );
+        asks.extend(beside.map(|expression| ask(&expression, NAME_AND_WORD_WEIGHT)));
+        asks.extend(terms.days_expression().map(|days| ask(&days, DAY_WEIGHT)));
+        for time in terms.times() {
+            // To be of the time tells something of what is asked about.
+            if let Some(about) = names.first().or(any.as_ref()) {
+                asks.push(IndexQuery { time: Some(time.clone()), ..ask(about, TIME_WEIGHT) });
+            }
+        }
+        asks
+    }
+
+    /// The numbers of the words that tell something, in their order: those in few records, as many as an index ranks
+    /// in good time. A word that is in very much says little and costs much.
+    fn rare_words(&self) -> Vec<usize> {
+        let numbered = self.frequencies.iter().copied().enumerate();
+        let mut rare_words: Vec<(usize, i64)> =
+            numbered.filter(|(_, uses)| (1..self.common_threshold).contains(uses)).collect();
+        rare_words.sort_by_key(|(_, uses)| *uses);
+        let mut search_snapshot = 0;
+        rare_words.retain(|(_, uses)| {
+            search_snapshot += uses;
+            search_snapshot <= MAX_RANKED_RECORDS
+        });
+        let mut rare_words: Vec<usize> = rare_words.into_iter().map(|(number, _)| number).collect();
+        rare_words.sort_unstable();
+        rare_words
+    }
+}

@@ -1,0 +1,377 @@
+//! Search over all that is remembered: knowledge, episodes, and messages in overlapping windows.
+
+use std::collections::HashMap;
+use std::ops::{BitOr, Range};
+use std::time::Instant;
+
+use contract::memory::{MemoryKind, Source};
+use contract::{MessageId, TaskId, Timestamp};
+use rusqlite::{Connection, Error, OptionalExtension as _, params};
+
+use super::TaskRow;
+use super::doc_freq::CommonWordCache;
+use super::knowledge::parse_tags;
+use super::memory_ingest::{step_of_message, truncate_text};
+use super::message_text::{MessageText, Speaker};
+use super::queries::{parse_column, task_id, timestamp};
+use super::query_plan::{DocFrequencies, IndexQuery};
+use super::ranking::{ConversationSpan, diversify, reciprocal_rank_fusion};
+use super::steps::TurnBase;
+use super::tokenize::{Coverage, QueryTerms};
+
+/// How many candidates of each kind an index gives.
+const CANDIDATES_PER_INDEX: i64 = 20;
+/// How many of them are read, those first that several indexes name.
+const MAX_FETCHED_CANDIDATES: usize = 60;
+/// How much the order counts by what has most of the query, and by what is new.
+const COVERAGE_WEIGHT: f64 = 2.0;
+const RECENCY_WEIGHT: f64 = 1.0;
+/// How much of a message a result shows, in bytes.
+const MAX_SHOWN_MESSAGE_BYTES: usize = 1_000;
+/// How many instructions of SQLite's machine pass before the clock is looked at: some tens of microseconds.
+const OPS_BETWEEN_DEADLINE_CHECKS: i32 = 1_000;
+
+/// What is looked for.
+#[derive(Clone, Debug)]
+pub struct MemoryQuery {
+    /// Any text.
+    pub text: String,
+    /// The kinds that are wanted.
+    pub kinds: &'static [MemoryKind],
+    /// How many results at most.
+    pub limit: usize,
+    /// The conversation at hand: what it shows is left out.
+    pub conversation: Option<(TaskRow, TurnBase)>,
+    /// When to give up, with an error.
+    pub deadline: Instant,
+}
+
+/// Something remembered that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SearchHit {
+    /// What it is.
+    pub kind: MemoryKind,
+    /// Its id: that of the first message of a window.
+    pub id: String,
+    /// What is remembered.
+    pub content: String,
+    /// What of it answers the query best: of a window one message and the one beside it.
+    pub excerpt: String,
+    /// Where it came from; none for messages.
+    pub source: Option<Source>,
+    /// Words that it was filed under.
+    pub tags: Vec<String>,
+    /// When it was saved, or the last of the messages was said.
+    pub created_at: Timestamp,
+    /// The task that it is of; none for knowledge.
+    pub task_id: Option<TaskId>,
+    /// The messages of a window.
+    pub message_ids: Vec<MessageId>,
+    /// How well it fits, to compare the results of one search.
+    pub score: f64,
+    /// Whether it is worth showing to somebody who did not ask for it.
+    pub is_relevant: bool,
+}
+
+/// What is left out because a conversation shows it, or is about to lose it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AlreadyShown {
+    pub(super) task: Option<i64>,
+    /// What is of the task from this step on.
+    pub(super) from_step: i64,
+    /// What it was told before this step.
+    pub(super) recalled_before_step: i64,
+}
+
+impl AlreadyShown {
+    pub(super) fn load(reader: &Connection, at_hand: Option<(TaskRow, TurnBase)>) -> Result<Self, Error> {
+        let Some((TaskRow(task), base)) = at_hand else { return Ok(Self::default()) };
+        // A shortened conversation begins behind what was left out of it.
+        let sql = "SELECT COALESCE((
+                       SELECT step FROM said JOIN tasks USING (task)
+                       WHERE said.task = ?1 AND covered > 0 AND place >= covered ORDER BY place LIMIT 1
+                   ), 0)";
+        let from = reader.prepare_cached(sql)?.query_row([task], |row| row.get(0))?;
+        let recalled_before_step = match base {
+            TurnBase::Edit { message_id } => {
+                step_of_message(reader, task, &message_id.to_string())?.map(|(step, _)| step)
+            }
+            TurnBase::End | TurnBase::Retry { .. } => None,
+        };
+        Ok(Self {
+            task: Some(task),
+            from_step: from,
+            recalled_before_step: recalled_before_step.unwrap_or(i64::MAX),
+        })
+    }
+}
+
+/// The place of a candidate: its kind and its row.
+type CandidateKey = (MemoryKind, i64);
+
+/// Searches. Only what is in force is found.
+pub(super) fn search(
+    reader: &Connection,
+    known: &CommonWordCache,
+    query: &MemoryQuery,
+) -> Result<Vec<SearchHit>, Error> {
+    let until = query.deadline;
+    reader.progress_handler(OPS_BETWEEN_DEADLINE_CHECKS, Some(move || Instant::now() >= until))?;
+    // All of it in one snapshot, and with one lock.
+    let found = reader.unchecked_transaction().and_then(|snapshot| search_snapshot(&snapshot, known, query));
+    reader.progress_handler(0, None::<fn() -> bool>)?;
+    found
+}
+
+fn search_snapshot(
+    reader: &Connection,
+    known: &CommonWordCache,
+    query: &MemoryQuery,
+) -> Result<Vec<SearchHit>, Error> {
+    let mut terms = QueryTerms::parse(&query.text);
+    // Who asks for something gets it. A turn is told what bears on it, or nothing.
+    if query.conversation.is_none() {
+        terms = terms.or_all_words(&query.text);
+    }
+    if terms.is_empty() {
+        return Ok(Vec::new());
+    }
+    let shown = AlreadyShown::load(reader, query.conversation)?;
+    let mut lists = Vec::new();
+    let mut weights: HashMap<MemoryKind, Vec<f64>> = HashMap::new();
+    for kind in query.kinds {
+        let Some(uses) = DocFrequencies::load(reader, known, *kind, &terms)? else { continue };
+        for IndexQuery { match_expression: expression, time, weight } in
+            uses.index_queries(&terms, query.conversation.is_some())
+        {
+            lists.push((weight, match_candidates(reader, *kind, &expression, time, shown)?));
+        }
+        weights.insert(*kind, uses.weights());
+    }
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for (key, _) in reciprocal_rank_fusion(&lists).into_iter().take(MAX_FETCHED_CANDIDATES) {
+        candidates.extend(load_candidate(reader, key, &terms, &weights)?);
+    }
+    // What has more of the query comes first, over all kinds; of the same, what an index thinks better.
+    candidates.sort_by(|one, other| other.weight.total_cmp(&one.weight));
+    lists.push((COVERAGE_WEIGHT, candidates.iter().map(|candidate| candidate.key).collect()));
+    // Of what fits as well the newer one is more likely to be so still.
+    candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.found.created_at));
+    lists.push((RECENCY_WEIGHT, candidates.iter().map(|candidate| candidate.key).collect()));
+    let scores: HashMap<CandidateKey, f64> = reciprocal_rank_fusion(&lists).into_iter().collect();
+    let (placed, found): (Vec<_>, Vec<_>) = candidates
+        .into_iter()
+        .map(|Candidate { key, found, coverage, span: shows, .. }| {
+            let is_relevant = terms.is_relevant(coverage);
+            ((scores.get(&key).copied().unwrap_or(0.0), shows), Some(SearchHit { is_relevant, ..found }))
+        })
+        .unzip();
+    let mut found: Vec<Option<SearchHit>> = found;
+    let ordered = diversify(&placed).into_iter().filter_map(|(number, score)| {
+        let found = found.get_mut(number)?.take()?;
+        Some(SearchHit { score, ..found })
+    });
+    Ok(ordered.take(query.limit).collect())
+}
+
+/// The best candidates of a kind for an index's expression, the best first.
+fn match_candidates(
+    reader: &Connection,
+    kind: MemoryKind,
+    expression: &str,
+    time: Option<Range<i64>>,
+    shown: AlreadyShown,
+) -> Result<Vec<CandidateKey>, Error> {
+    let sql = match kind {
+        MemoryKind::Knowledge => {
+            "SELECT record FROM knowledge_words JOIN knowledge ON record = knowledge_words.rowid
+             WHERE knowledge_words MATCH ?1 AND valid_until IS NULL
+             AND (?6 IS NULL OR created_at >= ?6 AND created_at < ?7)
+             AND (?2 IS NULL OR task IS NOT ?2 OR step < ?3) AND (?2 IS NULL OR NOT EXISTS (
+                 SELECT 1 FROM recalled
+                 WHERE recalled.task = ?2 AND recalled.id = knowledge.id
+                 AND recalled.step >= ?3 AND recalled.step < ?4
+             ))
+             ORDER BY knowledge_words.rank LIMIT ?5"
+        }
+        MemoryKind::Episode => {
+            "SELECT episode FROM episode_words JOIN episodes ON episode = episode_words.rowid
+             WHERE episode_words MATCH ?1
+             AND (?6 IS NULL OR created_at >= ?6 AND created_at < ?7)
+             AND (?2 IS NULL OR task <> ?2 OR step < ?3) AND (?2 IS NULL OR NOT EXISTS (
+                 SELECT 1 FROM recalled
+                 WHERE recalled.task = ?2 AND recalled.id = episodes.id
+                 AND recalled.step >= ?3 AND recalled.step < ?4
+             ))
+             ORDER BY episode_words.rank LIMIT ?5"
+        }
+        MemoryKind::Message => {
+            "SELECT window FROM window_words JOIN windows ON window = window_words.rowid
+             WHERE window_words MATCH ?1 AND (?6 IS NULL OR (
+                 SELECT at FROM said JOIN steps USING (step) WHERE said.task = windows.task AND nth = first
+             ) BETWEEN ?6 AND ?7 - 1) AND (?2 IS NULL OR task <> ?2 OR (
+                 SELECT MAX(step) FROM said WHERE said.task = ?2 AND nth >= first AND nth < first + 6
+             ) < ?3) AND (?2 IS NULL OR NOT EXISTS (
+                 SELECT 1 FROM recalled JOIN said ON said.task = windows.task AND nth = first
+                 WHERE recalled.task = ?2 AND recalled.id = said.message_id
+                 AND recalled.step >= ?3 AND recalled.step < ?4
+             ))
+             ORDER BY window_words.rank LIMIT ?5"
+        }
+    };
+    let AlreadyShown { task, from_step: from, recalled_before_step } = shown;
+    let (begin, end) = time.map(|time| (time.start, time.end)).unzip();
+    let mut query = reader.prepare_cached(sql)?;
+    let values = params![expression, task, from, recalled_before_step, CANDIDATES_PER_INDEX, begin, end];
+    let rows = query.query_map(values, |row| Ok((kind, row.get(0)?)))?;
+    rows.collect()
+}
+
+/// Something that was found, with how much it has of what is looked for.
+struct Candidate {
+    key: CandidateKey,
+    found: SearchHit,
+    coverage: Coverage,
+    weight: f64,
+    span: ConversationSpan,
+}
+
+fn load_candidate(
+    reader: &Connection,
+    key: CandidateKey,
+    terms: &QueryTerms,
+    weights: &HashMap<MemoryKind, Vec<f64>>,
+) -> Result<Option<Candidate>, Error> {
+    let (kind, row) = key;
+    let has = |found: SearchHit, shows: ConversationSpan| {
+        let tags = found.tags.iter().map(|tag| terms.coverage(tag));
+        let coverage = tags.fold(terms.coverage(&found.content), BitOr::bitor);
+        (found, coverage, shows)
+    };
+    let found = match kind {
+        MemoryKind::Knowledge => {
+            load_knowledge(reader, row)?.map(|found| has(found, ConversationSpan::Nothing))
+        }
+        MemoryKind::Episode => {
+            load_episode(reader, row)?.map(|(found, turn)| has(found, ConversationSpan::Turn(turn)))
+        }
+        MemoryKind::Message => load_window(reader, row, terms)?,
+    };
+    Ok(found.map(|(found, coverage, shows)| {
+        let weight = terms.weight(coverage, weights.get(&kind).map_or(&[], Vec::as_slice));
+        Candidate { key, found, coverage, weight, span: shows }
+    }))
+}
+
+fn load_knowledge(reader: &Connection, record: i64) -> Result<Option<SearchHit>, Error> {
+    let sql = "SELECT id, content, source, tags, created_at FROM knowledge WHERE record = ?1";
+    let mut query = reader.prepare_cached(sql)?;
+    let found = query.query_row([record], |row| {
+        Ok(SearchHit {
+            kind: MemoryKind::Knowledge,
+            id: row.get(0)?,
+            content: row.get(1)?,
+            excerpt: row.get(1)?,
+            source: Some(parse_column(row, 2)?),
+            tags: parse_tags(row, 3)?,
+            created_at: timestamp(row, 4)?,
+            task_id: None,
+            message_ids: Vec::new(),
+            score: 0.0,
+            is_relevant: false,
+        })
+    });
+    found.optional()
+}
+
+fn load_episode(reader: &Connection, episode: i64) -> Result<Option<(SearchHit, i64)>, Error> {
+    let sql =
+        "SELECT id, content, source, episodes.created_at, task_id, turn FROM episodes JOIN tasks USING (task)
+               WHERE episode = ?1";
+    let mut query = reader.prepare_cached(sql)?;
+    let found = query.query_row([episode], |row| {
+        let found = SearchHit {
+            kind: MemoryKind::Episode,
+            id: row.get(0)?,
+            content: row.get(1)?,
+            excerpt: row.get(1)?,
+            source: Some(parse_column(row, 2)?),
+            tags: Vec::new(),
+            created_at: timestamp(row, 3)?,
+            task_id: Some(task_id(row, 4)?),
+            message_ids: Vec::new(),
+            score: 0.0,
+            is_relevant: false,
+        };
+        Ok((found, row.get(5)?))
+    });
+    found.optional()
+}
+
+fn load_window(
+    reader: &Connection,
+    window: i64,
+    terms: &QueryTerms,
+) -> Result<Option<(SearchHit, Coverage, ConversationSpan)>, Error> {
+    let sql = "SELECT steps.body, steps.at, task_id,
+                      EXISTS (SELECT 1 FROM episodes WHERE episodes.task = windows.task
+                              AND episodes.turn <= steps.turn AND source = 'tool'), steps.turn
+               FROM windows JOIN tasks USING (task)
+               JOIN said ON said.task = windows.task AND nth >= first AND nth < first + 6
+               JOIN steps ON steps.step = said.step WHERE window = ?1 ORDER BY nth";
+    let mut query = reader.prepare_cached(sql)?;
+    let rows = query.query_map([window], |row| {
+        let words = MessageText::from_stored(row.get_ref(0)?.as_str()?);
+        Ok((words, timestamp(row, 1)?, task_id(row, 2)?, row.get::<_, bool>(3)?, row.get::<_, i64>(4)?))
+    })?;
+    let (mut lines, mut turns) = (Vec::new(), Vec::new());
+    let mut found: Option<SearchHit> = None;
+    for row in rows {
+        let (words, at, task_id, tainted, turn) = row?;
+        let Some(MessageText { message_id, speaker, text }) = words else { continue };
+        let who = match speaker {
+            Speaker::User => "The user",
+            Speaker::Agent => "The agent",
+        };
+        turns.push(turn);
+        lines.push(format!("{who}: {}", truncate_text(text, MAX_SHOWN_MESSAGE_BYTES)));
+        let found = found.get_or_insert_with(|| SearchHit {
+            kind: MemoryKind::Message,
+            id: message_id.to_string(),
+            content: String::new(),
+            excerpt: String::new(),
+            source: None,
+            tags: Vec::new(),
+            created_at: at,
+            task_id: Some(task_id),
+            message_ids: Vec::new(),
+            score: 0.0,
+            is_relevant: false,
+        });
+        if tainted && speaker == Speaker::Agent {
+            found.source = Some(Source::Tool);
+        }
+        found.message_ids.push(message_id);
+        found.created_at = at;
+    }
+    let has: Vec<Coverage> = lines.iter().map(|line| terms.coverage(line)).collect();
+    let coverage = has.iter().copied().fold(Coverage::default(), BitOr::bitor);
+    let excerpt = best_pair(&lines, &has, terms);
+    Ok(found.map(|found| {
+        let matched = found.message_ids.iter().zip(&has).filter(|(_, has)| !has.is_empty());
+        let shows = ConversationSpan::Messages { turns, matched: matched.map(|(id, _)| *id).collect() };
+        (SearchHit { excerpt, content: lines.join("\n"), ..found }, coverage, shows)
+    }))
+}
+
+/// Of two messages next to each other those that have most of what is looked for; `has` is how much each has.
+fn best_pair(lines: &[String], has: &[Coverage], terms: &QueryTerms) -> String {
+    let together = |pair: &[Coverage]| {
+        let both = pair.iter().copied().fold(Coverage::default(), BitOr::bitor);
+        terms.count(both)
+    };
+    let width = lines.len().clamp(1, 2);
+    // Of equals the last: it is the newest.
+    let rank = lines.windows(width).zip(has.windows(width)).max_by_key(|(_, has)| together(has));
+    rank.map(|(pair, _)| pair.join("\n")).unwrap_or_default()
+}

@@ -1,0 +1,292 @@
+//! What a text is searched by: its words without those that say nothing, which of them are names, and the days and
+//! times that it names. Pure.
+
+use std::collections::HashSet;
+use std::ops::{BitOr, Range};
+
+use super::dates::{self, DateMention, Day};
+
+/// The most words of a query that are looked up: a long message is searched by its beginning. No more than
+/// [`Coverage`] has bits.
+const MAX_TERMS: usize = 24;
+/// How many letters two forms of one word begin with alike, at least.
+const STEM_LETTERS: usize = 3;
+/// What forms of one word end with.
+const INFLECTION_SUFFIXES: &[&str] = &[
+    "", "al", "d", "e", "ed", "er", "ers", "es", "ies", "ing", "ings", "ion", "ions", "ly", "ment", "ments",
+    "s", "y",
+];
+
+/// Words that say nothing about what a text is about.
+const STOP_WORDS: &[&str] = &[
+    "a", "about", "after", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "because",
+    "been", "before", "but", "by", "can", "could", "did", "do", "does", "doing", "done", "for", "from",
+    "get", "go", "had", "has", "have", "he", "her", "here", "him", "his", "how", "i", "if", "in", "into",
+    "is", "it", "its", "just", "know", "let", "like", "ll", "make", "may", "me", "might", "my", "no", "not",
+    "now", "of", "on", "one", "only", "or", "our", "out", "please", "re", "s", "say", "shall", "she",
+    "should", "so", "some", "such", "t", "tell", "than", "that", "the", "their", "them", "then", "there",
+    "these", "they", "this", "those", "to", "too", "up", "us", "ve", "very", "was", "we", "were", "what",
+    "when", "where", "which", "who", "whom", "whose", "why", "will", "with", "would", "yes", "you", "your",
+];
+
+/// A word that is looked for, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Term {
+    word: String,
+    /// Whether it looks like a name or a number: what it means no other word says.
+    is_name: bool,
+}
+
+/// What a query looks for. Empty where it says nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct QueryTerms {
+    words: Vec<Term>,
+    /// Names of one word or several: the bits of their words.
+    names: Vec<u32>,
+    days: Vec<Day>,
+    /// Times that it is about, in milliseconds.
+    times: Vec<Range<i64>>,
+}
+
+/// Which of a query's words a text has, and which of its days: a bit for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Coverage {
+    words: u32,
+    days: u32,
+}
+
+impl Coverage {
+    /// Whether it is nothing at all.
+    pub(super) fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// What two texts have together.
+impl BitOr for Coverage {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self { words: self.words | other.words, days: self.days | other.days }
+    }
+}
+
+impl QueryTerms {
+    /// The words that say something, each once, in the order of the text. Any text is a query.
+    pub(super) fn parse(text: &str) -> Self {
+        Self::parse_excluding(text, STOP_WORDS)
+    }
+
+    /// All words, where none of them says something.
+    pub(super) fn or_all_words(self, text: &str) -> Self {
+        if self.is_empty() { Self::parse_excluding(text, &[]) } else { self }
+    }
+
+    /// What a text says but for words `left_out`, which are sorted.
+    fn parse_excluding(text: &str, left_out: &[&str]) -> Self {
+        let words: Vec<(&str, &str)> = split_words_with_gaps(text).collect();
+        let lower: Vec<String> = words.iter().map(|(_, word)| word.to_lowercase()).collect();
+        let lower: Vec<&str> = lower.iter().map(String::as_str).collect();
+        let mut terms = Self::default();
+        let mut name = None;
+        let mut at = 0;
+        while let (Some((gap, word)), Some(rest)) = (words.get(at), lower.get(at..)) {
+            if terms.words.len() == MAX_TERMS {
+                break;
+            }
+            if let Some((named, length)) = dates::parse_date_prefix(rest) {
+                terms.add_date(named);
+                name = None;
+                at += length;
+                continue;
+            }
+            // The first word of a sentence has a capital letter anyway.
+            let begins = at == 0 || gap.contains(['.', '!', '?', ':', '\n']);
+            at += 1;
+            let Some(lower) = rest.first().filter(|lower| left_out.binary_search(lower).is_err()) else {
+                name = None;
+                continue;
+            };
+            let is_name = is_name(word, begins);
+            // A name goes on where nothing but a space or a hyphen is between its words.
+            let goes_on = is_name && matches!(*gap, " " | "-" | "'" | "’");
+            name = terms.add_word(lower, is_name, name.filter(|_| goes_on));
+        }
+        let mut seen = HashSet::new();
+        terms.names.retain(|name| seen.insert(*name));
+        terms
+    }
+
+    fn add_date(&mut self, named: DateMention) {
+        if let DateMention::Day(day) = named
+            && self.days.len() < MAX_TERMS
+            && !self.days.contains(&day)
+        {
+            self.days.push(day);
+        }
+        self.times.extend(
+            named.time_range().filter(|time| self.times.len() < MAX_TERMS && !self.times.contains(time)),
+        );
+    }
+
+    /// Adds a word, to the name before it if there is one; the number of the name that it is of.
+    fn add_word(&mut self, word: &str, is_name: bool, name: Option<usize>) -> Option<usize> {
+        let at = self.words.iter().position(|term| term.word == word).unwrap_or_else(|| {
+            self.words.push(Term { word: word.to_owned(), is_name });
+            self.words.len() - 1
+        });
+        let bit = 1 << at;
+        if !is_name {
+            return None;
+        }
+        if let Some(before) = name.and_then(|name| self.names.get_mut(name)) {
+            *before |= bit;
+            return name;
+        }
+        self.names.push(bit);
+        Some(self.names.len() - 1)
+    }
+
+    /// Whether there is nothing to look for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.words.is_empty() && self.days.is_empty()
+    }
+
+    /// An index's expression for each of the words.
+    pub(super) fn match_expressions(&self) -> Vec<String> {
+        // A word is letters and digits alone, so nothing in it can end the quotation.
+        self.words.iter().map(|term| format!("\"{}\"", term.word)).collect()
+    }
+
+    /// The numbers of the words of each name.
+    pub(super) fn names(&self) -> impl Iterator<Item = Vec<usize>> {
+        self.names.iter().map(|name| (0..self.words.len()).filter(|word| name & (1 << word) != 0).collect())
+    }
+
+    /// An index's expression for what has any of the days; none where there are none.
+    pub(super) fn days_expression(&self) -> Option<String> {
+        let days: Vec<String> = self.days.iter().map(|day| day.match_expression()).collect();
+        (!days.is_empty()).then(|| days.join(" OR "))
+    }
+
+    /// The times that it is about.
+    pub(super) fn times(&self) -> &[Range<i64>] {
+        &self.times
+    }
+
+    /// How much of them a text has, in whatever form.
+    pub(super) fn coverage(&self, text: &str) -> Coverage {
+        let mut coverage = Coverage::default();
+        for word in split_words(text) {
+            let word = word.to_lowercase();
+            let stem = stem(&word);
+            let mut bit = 1;
+            for term in &self.words {
+                if coverage.words & bit == 0
+                    && term.word.starts_with(stem)
+                    && are_inflections(&term.word, &word)
+                {
+                    coverage.words |= bit;
+                }
+                bit <<= 1;
+            }
+        }
+        Coverage { days: self.days_in(text), ..coverage }
+    }
+
+    fn days_in(&self, text: &str) -> u32 {
+        if self.days.is_empty() {
+            return 0;
+        }
+        let lower = text.to_lowercase();
+        let words: Vec<&str> = split_words(&lower).collect();
+        let named = (0..words.len()).filter_map(|at| words.get(at..).and_then(dates::parse_date_prefix));
+        let has = named.filter_map(|(named, _)| match named {
+            DateMention::Day(day) => Some(day),
+            DateMention::Month { .. } => None,
+        });
+        has.fold(0, |found, day| {
+            let is_it = |(number, wanted): (usize, &Day)| if wanted.matches(day) { 1 << number } else { 0 };
+            self.days.iter().enumerate().map(is_it).fold(found, BitOr::bitor)
+        })
+    }
+
+    /// How much a text tells that has so much of them: the weights of its words, of which `weights` has one for each.
+    /// A name that is there whole counts once more, and so does a day.
+    pub(super) fn weight(&self, coverage: Coverage, weights: &[f64]) -> f64 {
+        let of = |words: u32| -> f64 {
+            let has = weights.iter().enumerate().filter(|(number, _)| words & (1 << number) != 0);
+            has.map(|(_, weight)| weight).sum()
+        };
+        let heaviest = weights.iter().copied().fold(1.0, f64::max);
+        let names = self.covered_names(coverage).map(of).sum::<f64>();
+        of(coverage.words) + names + f64::from(coverage.days.count_ones()) * 2.0 * heaviest
+    }
+
+    /// How many of the words, names and days a text has: a name that is there whole counts as one more.
+    pub(super) fn count(&self, coverage: Coverage) -> usize {
+        let bits = coverage.words.count_ones() + coverage.days.count_ones();
+        usize::try_from(bits).unwrap_or(0) + self.covered_names(coverage).count()
+    }
+
+    fn covered_names(&self, coverage: Coverage) -> impl Iterator<Item = u32> {
+        self.names.iter().copied().filter(move |name| coverage.words & name == *name)
+    }
+
+    /// Whether a text with so much of them is worth showing to somebody who did not ask for it: half of the words,
+    /// three at most; or a name or a day and half of what there is, or something beside it. Of a name all words must
+    /// be there, and they are one.
+    pub(super) fn is_relevant(&self, coverage: Coverage) -> bool {
+        let count = |bits: u32| usize::try_from(bits.count_ones()).unwrap_or(0);
+        let half = |all: usize| all.div_ceil(2).clamp(1, 3);
+        let in_names = self.names.iter().fold(0, |all, name| all | name);
+        let plain = count(coverage.words & !in_names);
+        let named = self.covered_names(coverage).count() + count(coverage.days);
+        let beside_names = self.words.len() - count(in_names);
+        let all = beside_names + self.names.len() + self.days.len();
+        let has = plain + named;
+        plain >= half(self.words.len() + self.days.len()) || (named > 0 && (has >= 2 || has >= half(all)))
+    }
+}
+
+/// Whether a word looks like a name or a number; one that begins a sentence has a capital letter anyway.
+fn is_name(word: &str, begins: bool) -> bool {
+    let capital = word.chars().next().is_some_and(char::is_uppercase);
+    let shouted = word.chars().skip(1).any(char::is_uppercase);
+    word.chars().any(char::is_numeric) || shouted || (capital && !begins)
+}
+
+fn split_words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty())
+}
+
+/// The words of a text, each with what is between it and the word before.
+fn split_words_with_gaps(mut text: &str) -> impl Iterator<Item = (&str, &str)> {
+    std::iter::from_fn(move || {
+        let begin = text.find(char::is_alphanumeric)?;
+        let (gap, rest) = text.split_at_checked(begin)?;
+        let end = rest.find(|letter: char| !letter.is_alphanumeric()).unwrap_or(rest.len());
+        let (word, rest) = rest.split_at_checked(end)?;
+        text = rest;
+        Some((gap, word))
+    })
+}
+
+/// The first letters of a word.
+fn stem(word: &str) -> &str {
+    word.char_indices().nth(STEM_LETTERS).and_then(|(end, _)| word.get(..end)).unwrap_or(word)
+}
+
+/// Whether two words are forms of one: near enough to judge a text that an index has found.
+fn are_inflections(one: &str, other: &str) -> bool {
+    let letters = one.char_indices().zip(other.chars());
+    let same = letters.take_while(|((_, one), other)| one == other).map(|((at, one), _)| at + one.len_utf8());
+    let same = same.last().unwrap_or(0);
+    let ends =
+        |word: &str| word.get(same..).is_some_and(|end| INFLECTION_SUFFIXES.binary_search(&end).is_ok());
+    one == other || (ends(one) && ends(other))
+}
+
+#[cfg(test)]
+#[path = "tokenize_tests.rs"]
+mod tests;

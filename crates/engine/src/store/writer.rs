@@ -1,0 +1,324 @@
+//! The one thread that writes, and its group commits.
+//!
+//! Batches that are queued while a commit is under way share the next one: under load the cost of a commit is
+//! spread over all that waited, and alone a batch waits for nobody.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::Connection;
+use service::lock::FileLock;
+use tokio::sync::oneshot;
+
+use super::read_pool::{ReadPool, shrink_cache};
+use super::wal_checkpoint::{WalCheckpointer, checkpoint_wal};
+use super::write_tx::WriteTx;
+
+/// Against what a commit must hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Durability {
+    /// Against a kill of the process. A power loss may cost the last moment, never integrity.
+    #[default]
+    ProcessKill,
+    /// Against power loss too: the commit waits for the disk.
+    PowerLoss,
+}
+
+/// A write failed: nothing of its batch is stored.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the brain could not be written: {reason}")]
+pub struct WriteError {
+    /// What SQLite said.
+    pub reason: Arc<str>,
+}
+
+/// Something that has writes for the brain. It is asked for them only when the writer gets to it, so that what
+/// gathers meanwhile goes into the same commit.
+///
+/// Each time it is queued the writer calls [`WriteBatch::collect`] once, [`WriteBatch::write`] once or more, and
+/// [`WriteBatch::complete`] once.
+pub trait WriteBatch: Send + Sync {
+    /// Takes what has gathered so far into the commit, and tells how durable that must be. Both at once: what
+    /// comes later waits for the next commit, and so does its durability.
+    fn collect(&self) -> Durability;
+
+    /// Writes what was taken; again if the attempt before was rolled back.
+    fn write(&self, rows: &WriteTx<'_>) -> Result<(), rusqlite::Error>;
+
+    /// What was taken is stored, or nothing of it is.
+    fn complete(&self, result: &Result<(), WriteError>);
+}
+
+/// A batch of one write, whose caller waits for what it gives.
+pub(super) struct SingleWrite<T, F> {
+    write: F,
+    durability: Durability,
+    output: Mutex<Option<T>>,
+    completion: Mutex<Option<oneshot::Sender<Result<T, WriteError>>>>,
+}
+
+impl<T, F> SingleWrite<T, F>
+where
+    T: Send + 'static,
+    F: Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
+{
+    /// The batch, and how it went once it is settled.
+    pub(super) fn create(
+        write: F,
+        durability: Durability,
+    ) -> (Arc<dyn WriteBatch>, oneshot::Receiver<Result<T, WriteError>>) {
+        let (sender, settled) = oneshot::channel();
+        let settling = Mutex::new(Some(sender));
+        (Arc::new(Self { write, durability, output: Mutex::new(None), completion: settling }), settled)
+    }
+}
+
+impl<T, F> WriteBatch for SingleWrite<T, F>
+where
+    T: Send,
+    F: Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync,
+{
+    fn collect(&self) -> Durability {
+        self.durability
+    }
+
+    fn write(&self, rows: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
+        *lock_unpoisoned(&self.output) = Some((self.write)(rows)?);
+        Ok(())
+    }
+
+    fn complete(&self, result: &Result<(), WriteError>) {
+        // What is stored was written, and has given something.
+        let given = lock_unpoisoned(&self.output)
+            .take()
+            .ok_or_else(|| WriteError { reason: "it was not written".into() });
+        if let Some(settled) = lock_unpoisoned(&self.completion).take() {
+            // The caller may have gone.
+            let _ = settled.send(result.clone().and(given));
+        }
+    }
+}
+
+/// How many batches share a commit at most: bounds how long the first one waits.
+const MAX_BATCHES_PER_COMMIT: usize = 256;
+
+pub(super) struct Writer {
+    /// None once the brain is closed.
+    queue: Mutex<Option<Sender<Arc<dyn WriteBatch>>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    last_result: LastResult,
+}
+
+/// How the last commit went.
+type LastResult = Arc<Mutex<Result<(), WriteError>>>;
+
+impl Writer {
+    /// Starts the thread, which holds the brain's lock as long as it may write. The queue is unbounded, but each
+    /// channel queues itself at most once.
+    pub(super) fn start(
+        file: &Path,
+        connection: Connection,
+        lock: FileLock,
+        readers: Arc<ReadPool>,
+    ) -> io::Result<Self> {
+        let (sender, queue) = channel();
+        let checkpointer = WalCheckpointer::start(file)?;
+        let last = LastResult::new(Mutex::new(Ok(())));
+        let noted = Arc::clone(&last);
+        let thread = std::thread::Builder::new().name("brain-writer".into()).stack_size(512 * 1024).spawn(
+            move || {
+                run(connection, &queue, &noted, checkpointer, &readers);
+                drop(lock);
+            },
+        )?;
+        Ok(Self { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), last_result: last })
+    }
+
+    /// How the last commit went.
+    pub(super) fn last_result(&self) -> Result<(), WriteError> {
+        lock_unpoisoned(&self.last_result).clone()
+    }
+
+    pub(super) fn queue(&self, batch: Arc<dyn WriteBatch>) {
+        let refused = match &*lock_unpoisoned(&self.queue) {
+            Some(queue) => queue.send(batch).err().map(|refused| refused.0),
+            None => Some(batch),
+        };
+        if let Some(batch) = refused {
+            batch.collect();
+            batch.complete(&Err(WriteError { reason: "the brain is closed".into() }));
+        }
+    }
+
+    /// Commits what is queued and ends the thread, or leaves it after `deadline`: what is not committed then is
+    /// as if it had never been.
+    pub(super) async fn close(&self, deadline: Duration) {
+        drop(lock_unpoisoned(&self.queue).take());
+        let thread = lock_unpoisoned(&self.thread).take();
+        if let Some(thread) = thread {
+            let ended = tokio::task::spawn_blocking(move || thread.join());
+            // An error is a panic of the thread, which the panic hook has told of.
+            if tokio::time::timeout(deadline, ended).await.is_err() {
+                tracing::warn!("The brain could not be closed in time.");
+            }
+        }
+    }
+}
+
+fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// After how much quiet the log is carried over into the brain.
+const CHECKPOINT_IDLE_DELAY: Duration = Duration::from_secs(1);
+/// After how many commits it is carried over where it is never quiet.
+const CHECKPOINT_COMMIT_INTERVAL: u32 = 64;
+
+/// Writes until all senders are gone and the queue is empty.
+fn run(
+    connection: Connection,
+    queue: &Receiver<Arc<dyn WriteBatch>>,
+    last: &LastResult,
+    checkpointer: WalCheckpointer,
+    readers: &ReadPool,
+) {
+    let mut committer = Committer { connection, synchronous: None };
+    let mut commits = 0;
+    loop {
+        let unhealthy_reason = lock_unpoisoned(last).is_err();
+        let next = if commits > 0 || unhealthy_reason {
+            queue.recv_timeout(CHECKPOINT_IDLE_DELAY)
+        } else {
+            queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        };
+        match next {
+            Ok(first) => {
+                let group: Vec<_> =
+                    std::iter::once(first).chain(queue.try_iter()).take(MAX_BATCHES_PER_COMMIT).collect();
+                *lock_unpoisoned(last) = committer.commit_catching_panics(&group);
+                commits += 1;
+                if commits % CHECKPOINT_COMMIT_INTERVAL == 0 {
+                    checkpointer.wake();
+                }
+                if checkpointer.take_oversized() {
+                    // Nobody writes meanwhile, so the next commit finds the log carried over and begins it anew.
+                    checkpoint_or_warn(&committer.connection, "PASSIVE");
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                checkpointer.wake();
+                commits = 0;
+                shrink_cache(&committer.connection);
+                readers.shrink();
+                // The disk may have room again, which nobody would notice before the next turn.
+                if unhealthy_reason && committer.probe_write().is_ok() {
+                    *lock_unpoisoned(last) = Ok(());
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                checkpointer.shutdown();
+                return optimize_and_truncate_wal(&committer.connection);
+            }
+        }
+    }
+}
+
+/// The connection that writes.
+struct Committer {
+    connection: Connection,
+    /// What it has been set to.
+    synchronous: Option<Durability>,
+}
+
+impl Committer {
+    /// Commits a group. Whoever waits for it is told, also if writing it panics.
+    fn commit_catching_panics(&mut self, group: &[Arc<dyn WriteBatch>]) -> Result<(), WriteError> {
+        catch_unwind(AssertUnwindSafe(|| self.commit(group))).unwrap_or_else(|_| {
+            let panicked = "writing it panicked; the engine's log has the details".into();
+            let result = Err(WriteError { reason: panicked });
+            for batch in group {
+                batch.complete(&result);
+            }
+            result
+        })
+    }
+
+    /// Commits a group, if need be one by one. How the last one went says how the brain is.
+    fn commit(&mut self, group: &[Arc<dyn WriteBatch>]) -> Result<(), WriteError> {
+        let Some(durability) = group.iter().map(|batch| batch.collect()).max() else { return Ok(()) };
+        match self.commit_group(group, durability) {
+            Err(error) if group.len() > 1 => {
+                // One batch that cannot be written must not take the others with it. The failed attempt was rolled
+                // back, so each can be tried alone.
+                tracing::warn!(%error, batches = group.len(), "A group commit failed; its batches are tried alone.");
+                let mut last = Ok(());
+                for batch in group.chunks(1) {
+                    last = complete_group(batch, self.commit_group(batch, durability));
+                }
+                last
+            }
+            result => complete_group(group, result),
+        }
+    }
+
+    fn commit_group(
+        &mut self,
+        group: &[Arc<dyn WriteBatch>],
+        durability: Durability,
+    ) -> Result<(), rusqlite::Error> {
+        if self.synchronous != Some(durability) {
+            // In WAL mode `full` syncs the log at each commit and `normal` only at checkpoints. It can only be set
+            // between transactions.
+            let synchronous = match durability {
+                Durability::ProcessKill => "normal",
+                Durability::PowerLoss => "full",
+            };
+            self.connection.pragma_update(None, "synchronous", synchronous)?;
+            self.synchronous = Some(durability);
+        }
+        let transaction = self.connection.transaction()?;
+        let rows = WriteTx { transaction: &transaction };
+        group.iter().try_for_each(|batch| batch.write(&rows))?;
+        transaction.commit()
+    }
+
+    /// Writes something that changes nothing.
+    fn probe_write(&mut self) -> Result<(), rusqlite::Error> {
+        let transaction = self.connection.transaction()?;
+        transaction.execute("UPDATE additions SET at = at", [])?;
+        transaction.commit()
+    }
+}
+
+fn complete_group(
+    group: &[Arc<dyn WriteBatch>],
+    result: Result<(), rusqlite::Error>,
+) -> Result<(), WriteError> {
+    let result = result.map_err(|error| {
+        tracing::error!(%error, "The brain could not be written.");
+        WriteError { reason: error.to_string().into() }
+    });
+    for batch in group {
+        batch.complete(&result);
+    }
+    result
+}
+
+fn optimize_and_truncate_wal(connection: &Connection) {
+    // Before the log is carried over: it may write.
+    if let Err(error) = connection.execute_batch("PRAGMA optimize") {
+        tracing::warn!(%error, "The brain could not be tidied up.");
+    }
+    checkpoint_or_warn(connection, "TRUNCATE");
+}
+
+fn checkpoint_or_warn(connection: &Connection, mode: &str) {
+    if let Err(error) = checkpoint_wal(connection, mode) {
+        tracing::warn!(%error, "The brain's log could not be carried over; it is read at the next start.");
+    }
+}

@@ -1,0 +1,148 @@
+//! The words in which a person is asked for leave. What they show is what will be done.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+use similar::{ChangeTag, TextDiff};
+
+/// How long two texts are compared at most. After that the difference shown may be larger than it need be.
+const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
+/// How much of an input is shown as it is, in characters.
+const MAX_INPUT_CHARS: usize = 20_000;
+/// How much of a tool's description is shown, in characters.
+const MAX_DESCRIPTION_CHARS: usize = 1_000;
+/// How many lines that stay are shown around those that change.
+const DIFF_CONTEXT_LINES: usize = 3;
+
+/// How much of an input is shown, in characters.
+const MAX_JSON_CHARS: usize = 8_000;
+
+/// What is asked for a tool that has no better words, or for an input that is not as its schema says.
+pub(crate) fn default_prompt(tool: &str, input: &Value) -> String {
+    let input = excerpt(&input.to_string(), "", MAX_INPUT_CHARS);
+    format!("Allow `{tool}` with this input? {input}")
+}
+
+/// What stands behind a question for a tool that was allowed for good when it was another one.
+pub(crate) fn changed_tool_notice(description: &str) -> String {
+    let description = excerpt(description, "> ", MAX_DESCRIPTION_CHARS);
+    format!(
+        "\n\nYou allowed this tool for good earlier. The tool or its server has changed since then, or an earlier version \
+         did not note which one it was, so you are asked again. This is how it describes itself now:\n\n{description}"
+    )
+}
+
+/// An input as a person reads it, each value on a line of its own.
+pub(crate) fn pretty_json(input: &Value) -> String {
+    let text = serde_json::to_string_pretty(input).unwrap_or_else(|_| input.to_string());
+    excerpt(&text, "", MAX_JSON_CHARS)
+}
+
+/// Whether a program may use the network, behind what it is.
+pub(super) fn network_label(may: bool) -> &'static str {
+    if may { "with the network" } else { "without the network" }
+}
+
+/// The first `max` characters of `text`, each line after `sign`, and a note if that is not all.
+pub(super) fn excerpt(text: &str, sign: &str, max: usize) -> String {
+    let mut shown = String::from(sign);
+    for character in text.chars().take(max) {
+        push_escaped(&mut shown, character);
+        if character == '\n' {
+            shown.push_str(sign);
+        }
+    }
+    let all = text.chars().count();
+    if all > max {
+        // Writing to a string cannot fail.
+        let _ = write!(shown, "\n[cut: the first {max} of {all} characters]");
+    }
+    shown
+}
+
+/// What changes from `old` to `new`, line by line, the first `max` characters of it.
+pub(super) fn line_diff(old: &str, new: &str, max: usize) -> String {
+    let difference = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old, new);
+    let mut text = String::new();
+    'hunks: for (at, hunk) in difference.grouped_ops(DIFF_CONTEXT_LINES).iter().enumerate() {
+        if at > 0 {
+            text.push_str("…\n");
+        }
+        for change in hunk.iter().flat_map(|operation| difference.iter_changes(operation)) {
+            let sign = match change.tag() {
+                ChangeTag::Delete => '-',
+                ChangeTag::Insert => '+',
+                ChangeTag::Equal => ' ',
+            };
+            text.push(sign);
+            text.push_str(change.value().trim_end_matches('\n'));
+            text.push('\n');
+            // More than will be shown: what follows need not be written.
+            if text.len() > 4 * max {
+                break 'hunks;
+            }
+        }
+    }
+    let shown = visible_prefix(text.trim_end(), max);
+    let changes = |tag| difference.iter_all_changes().filter(|change| change.tag() == tag).count();
+    let (out, in_) = (changes(ChangeTag::Delete), changes(ChangeTag::Insert));
+    format!("{out} lines go, {in_} come:\n\n{shown}")
+}
+
+/// The first `max` characters of `text` made visible, and a note if that is not all.
+fn visible_prefix(text: &str, max: usize) -> String {
+    let mut shown = String::new();
+    let mut characters = text.chars();
+    characters.by_ref().take(max).for_each(|character| push_escaped(&mut shown, character));
+    if characters.next().is_some() {
+        shown.push_str("\n[cut: there is more]");
+    }
+    shown
+}
+
+/// Control characters, those that are not seen, and those that turn the direction of what follows are shown as escapes: they could hide
+/// from the person what the text really is.
+fn push_escaped(shown: &mut String, character: char) {
+    let hides = matches!(
+        character,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    );
+    if hides || (character.is_control() && character != '\n' && character != '\t') {
+        shown.extend(character.escape_default());
+    } else {
+        shown.push(character);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_a_start_and_how_much_there_is() {
+        assert_eq!(excerpt("grün\nrot", "+", 8), "+grün\n+rot");
+        assert_eq!(excerpt("grün\nrot", "", 5), "grün\n\n[cut: the first 5 of 8 characters]");
+        assert_eq!(excerpt("", "-", 5), "-");
+    }
+
+    #[test]
+    fn shows_what_changes() {
+        let old = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\n";
+        let new = old.replace("two\n", "zwei\n\u{202e}x\n").replace("nine\n", "");
+        let shown = line_diff(old, &new, 500);
+        assert_eq!(
+            shown,
+            "2 lines go, 2 come:\n\n one\n-two\n+zwei\n+\\u{202e}x\n three\n four\n five\n six\n seven\n eight\n-nine"
+        );
+        assert!(line_diff("", &"x\n".repeat(10_000), 100).ends_with("[cut: there is more]"));
+        let (old, new) = ("a\n".repeat(300_000), "b\na\n".repeat(150_000));
+        assert!(line_diff(&old, &new, 100).len() < 1_000);
+    }
+
+    #[test]
+    fn nothing_hides() {
+        assert_eq!(excerpt("a\r\n\tb\u{1b}[2K\u{202e}c\u{0}", "", 99), "a\\r\n\tb\\u{1b}[2K\\u{202e}c\\u{0}");
+    }
+}

@@ -1,0 +1,220 @@
+//! What a model is told of the tools, and how its words and ours are put into each other.
+//!
+//! Vendors take names of `[A-Za-z0-9_-]{1,64}` and refuse a whole request for another one, so each tool has a name on
+//! the wire; a conversation is kept with our own names. Where the schemas would take too much of the context window,
+//! those of connected servers are left out: the model finds them with `tool_search` and calls them by `tool_call_spec`.
+//! What it is told of tools thus never changes within a task, and its prompt keeps its beginning.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::Tool;
+use super::tool_search::NAME as TOOL_SEARCH;
+use crate::fault_injection::{self, Mutation};
+use crate::llm::{Answer, Block, Message, ToolDeclaration, ToolSpec, ToolUse, estimate, normalised_schema};
+
+/// By this a model calls a tool that it found: `{"tool", "input"}`.
+pub(super) const TOOL_CALL: &str = "tool_call";
+/// The share of the context window that schemas may take before some are left out: one of so many parts.
+const CONTEXT_SHARE_DIVISOR: u64 = 10;
+/// The longest name on the wire.
+const MAX_WIRE_NAME_BYTES: usize = 64;
+/// The longest description, in characters: OpenAI's bound for functions.
+const MAX_DESCRIPTION_CHARS: usize = 1_024;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct ExposedTools {
+    /// As they go over the wire.
+    declarations: Vec<ToolDeclaration>,
+    /// Of each tool that is told of by itself: its name on the wire, and ours.
+    names_by_wire_name: BTreeMap<String, String>,
+    /// Our names of those that must be searched for.
+    searchable: BTreeSet<String>,
+    /// How many tokens it takes to tell of them.
+    tokens: u64,
+}
+
+impl ExposedTools {
+    /// What a model with a context window of so many tokens is told of `tools`.
+    pub(crate) fn new(tools: &[Arc<dyn Tool>], window: u64) -> Self {
+        let declarations: Vec<(ToolSpec, bool)> =
+            tools.iter().map(|tool| (tool.spec(), tool.is_mcp_tool())).collect();
+        let searching = |spec: &ToolSpec| spec.name == TOOL_SEARCH;
+        let whole = Self::from_specs(declarations.iter().filter(|(spec, _)| !searching(spec)));
+        let room = window / CONTEXT_SHARE_DIVISOR;
+        if whole.tokens() <= room || fault_injection::active(Mutation::TellAllTools) {
+            return whole;
+        }
+        let (servers, own): (Vec<_>, Vec<_>) =
+            declarations.iter().partition(|(_, with_server_name)| *with_server_name);
+        if servers.is_empty() {
+            return whole;
+        }
+        let mut offer = Self::from_specs(own);
+        offer.declarations.push(tool_call_spec().into());
+        offer.tokens = estimate::tools(&offer.declarations);
+        offer.searchable = servers.into_iter().map(|(spec, _)| spec.name.clone()).collect();
+        offer
+    }
+
+    fn from_specs<'a>(declarations: impl IntoIterator<Item = &'a (ToolSpec, bool)>) -> Self {
+        let mut offer = Self::default();
+        for (spec, _) in declarations {
+            let name = wire_name(&spec.name).into_owned();
+            // Vendors refuse two tools of one name; of two the first is meant.
+            if name == TOOL_CALL || offer.names_by_wire_name.contains_key(&name) {
+                tracing::warn!(tool = spec.name, "The tool is left out: its name is another one's.");
+                continue;
+            }
+            let description = match spec.description.char_indices().nth(MAX_DESCRIPTION_CHARS) {
+                Some((end, _)) => spec.description.get(..end).unwrap_or_default().to_owned(),
+                None => spec.description.clone(),
+            };
+            let input_schema = normalised_schema(&spec.input_schema);
+            offer.declarations.push(ToolSpec { name: name.clone(), description, input_schema }.into());
+            offer.names_by_wire_name.insert(name, spec.name.clone());
+        }
+        offer.tokens = estimate::tools(&offer.declarations);
+        offer
+    }
+
+    /// What the model is told.
+    pub(crate) fn declarations(&self) -> &[ToolDeclaration] {
+        &self.declarations
+    }
+
+    /// How many tokens it takes to tell of them, about.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Whether a tool, by our name, is one that the model was told of or can find.
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.searchable.contains(name) || self.names_by_wire_name.values().any(|told| told == name)
+    }
+
+    /// A conversation in the words of the wire.
+    pub(crate) fn messages_to_wire<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
+        let calls = messages.iter().flat_map(tool_uses);
+        if calls.into_iter().all(|call| !self.is_searchable(call) && wire_name(&call.name) == call.name) {
+            return Cow::Borrowed(messages);
+        }
+        let mut messages = messages.to_vec();
+        for block in messages.iter_mut().filter_map(assistant_blocks_mut).flatten() {
+            if let Block::ToolUse(call) = block {
+                self.call_to_wire(call);
+            }
+        }
+        Cow::Owned(messages)
+    }
+
+    fn is_searchable(&self, call: &ToolUse) -> bool {
+        self.searchable.contains(&call.name)
+    }
+
+    fn call_to_wire(&self, call: &mut ToolUse) {
+        let name = if self.is_searchable(call) {
+            call.input = json!({"tool": call.name, "input": call.input});
+            TOOL_CALL.to_owned()
+        } else {
+            wire_name(&call.name).into_owned()
+        };
+        call.name = name;
+    }
+
+    /// An answer in our words.
+    pub(crate) fn answer_from_wire(&self, mut answer: Answer) -> Answer {
+        for block in &mut answer.blocks {
+            if let Block::ToolUse(call) = block {
+                self.call_from_wire(call);
+            }
+        }
+        answer
+    }
+
+    fn call_from_wire(&self, call: &mut ToolUse) {
+        if let Some(own) = self.names_by_wire_name.get(&call.name) {
+            call.name.clone_from(own);
+        } else if call.name == TOOL_CALL && !self.searchable.is_empty() {
+            match parse_tool_call(&call.input).filter(|(tool, _)| self.searchable.contains(tool)) {
+                Some((tool, input)) => (call.name, call.input) = (tool, input),
+                None => {
+                    call.broken.get_or_insert_with(|| {
+                        format!(
+                            "`tool` must name a tool that `{TOOL_SEARCH}` finds, and `input` must be an object with \
+                             its input"
+                        )
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Which tool is called with what.
+fn parse_tool_call(input: &Value) -> Option<(String, Value)> {
+    let tool = input.get("tool")?.as_str()?.to_owned();
+    match input.get("input") {
+        None => Some((tool, Value::Object(Map::new()))),
+        Some(input @ Value::Object(_)) => Some((tool, input.clone())),
+        Some(_) => None,
+    }
+}
+
+fn tool_call_spec() -> ToolSpec {
+    ToolSpec {
+        name: TOOL_CALL.into(),
+        description: format!("Calls a tool that `{TOOL_SEARCH}` found."),
+        input_schema: json!({
+            "type": "object",
+            "properties": {
+                "tool": {"type": "string", "description": "The tool's name, as it was found."},
+                "input": {"type": "object", "properties": {}, "description": "Its input, as its schema says."},
+            },
+            "required": ["tool", "input"],
+        }),
+    }
+}
+
+fn tool_uses(message: &Message) -> impl Iterator<Item = &ToolUse> {
+    let blocks = match message {
+        Message::Assistant { blocks, .. } => blocks.as_slice(),
+        Message::User { .. } | Message::Results(_) => &[],
+    };
+    blocks.iter().filter_map(|block| match block {
+        Block::ToolUse(call) => Some(call),
+        _ => None,
+    })
+}
+
+fn assistant_blocks_mut(message: &mut Message) -> Option<&mut Vec<Block>> {
+    match message {
+        Message::Assistant { blocks, .. } => Some(blocks),
+        Message::User { .. } | Message::Results(_) => None,
+    }
+}
+
+/// A tool's name on the wire: its own where that will do, else one made from it, always the same.
+fn wire_name(name: &str) -> Cow<'_, str> {
+    let takes = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
+    if (1..=MAX_WIRE_NAME_BYTES).contains(&name.len()) && name.chars().all(takes) {
+        return Cow::Borrowed(name);
+    }
+    let hash = Sha256::digest(name);
+    let mark = format!("{:08x}", hash.first_chunk().map_or(0, |start| u32::from_be_bytes(*start)));
+    let start: String = name
+        .chars()
+        .take(MAX_WIRE_NAME_BYTES - 1 - mark.len())
+        .map(|character| if takes(character) { character } else { '_' })
+        .collect();
+    Cow::Owned(format!("{start}_{mark}"))
+}
+
+#[cfg(test)]
+#[path = "exposed_tools_tests.rs"]
+mod tests;

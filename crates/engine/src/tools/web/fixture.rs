@@ -1,0 +1,180 @@
+//! Servers that behave as they are told, and names that lead where they are told.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+use super::client::Resolver;
+use crate::dns::DnsError;
+
+/// What a server does on a connection, after it has read the head of a request.
+#[derive(Clone, Debug)]
+pub(crate) enum ServerAction {
+    /// Sends this.
+    Send(Vec<u8>),
+    /// Sends this again and again, after each pause.
+    Repeat(Vec<u8>, Duration),
+    /// Does nothing any more.
+    Hang,
+    /// Breaks the connection off, with a reset.
+    Reset,
+}
+
+/// A server on loopback. It ends with its value.
+pub(crate) struct TestServer {
+    pub(crate) address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+    requests: Arc<Mutex<Vec<String>>>,
+    accept_task: JoinHandle<()>,
+}
+
+impl TestServer {
+    /// A server at a free port of 127.0.0.1 that does this for each request.
+    pub(crate) async fn start(acts: Vec<ServerAction>) -> Self {
+        Self::start_at("127.0.0.1:0", move |_| acts.clone()).await
+    }
+
+    /// A server that answers with these bytes, and closes the connection.
+    pub(crate) async fn responding(answer: impl Into<Vec<u8>>) -> Self {
+        Self::start(vec![ServerAction::Send(answer.into())]).await
+    }
+
+    /// A server at an address, which does what it is told for the head of each request.
+    pub(crate) async fn start_at(
+        address: &str,
+        act: impl Fn(&str) -> Vec<ServerAction> + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (connections, heads) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<String>>>::default());
+        let (counted, read) = (Arc::clone(&connections), Arc::clone(&heads));
+        let act = Arc::new(act);
+        let serving = tokio::spawn(async move {
+            let mut tasks = tokio::task::JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let (act, read) = (Arc::clone(&act), Arc::clone(&read));
+                tasks.spawn(async move {
+                    // What the other side does is not this one's to judge.
+                    let _ = serve(stream, &*act, &read).await;
+                });
+            }
+        });
+        Self { address, connections, requests: heads, accept_task: serving }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
+    /// How often it was connected to.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
+
+    /// The requests so far; of each what was read at once: the head, and a short body.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
+    }
+}
+
+impl Drop for TestServer {
+    fn drop(&mut self) {
+        self.accept_task.abort();
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    act: &(dyn Fn(&str) -> Vec<ServerAction> + Send + Sync),
+    heads: &Mutex<Vec<String>>,
+) -> io::Result<()> {
+    let mut request = Vec::new();
+    while !is_complete_request(&request) {
+        if stream.read_buf(&mut request).await? == 0 {
+            return Ok(());
+        }
+    }
+    let request = String::from_utf8_lossy(&request).into_owned();
+    heads.lock().unwrap().push(request.clone());
+    for act in act(&request) {
+        match act {
+            ServerAction::Send(bytes) => stream.write_all(&bytes).await?,
+            ServerAction::Repeat(bytes, pause) => loop {
+                stream.write_all(&bytes).await?;
+                tokio::time::sleep(pause).await;
+            },
+            ServerAction::Hang => std::future::pending().await,
+            ServerAction::Reset => {
+                stream.set_zero_linger()?;
+                return Ok(());
+            }
+        }
+    }
+    stream.shutdown().await
+}
+
+fn is_complete_request(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    body.len() >= length.map_or(0, |length| length.parse().unwrap())
+}
+
+/// An answer with a status line such as `200 OK`, a content type and a body.
+pub(crate) fn http_answer(status: &str, content_type: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let body = body.as_ref();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), body].concat()
+}
+
+/// An answer that sends the client elsewhere.
+pub(crate) fn redirect_answer(status: &str, location: &str) -> Vec<u8> {
+    format!("HTTP/1.1 {status}\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        .into()
+}
+
+/// Names, each with its answers in their order; the last one stays.
+#[derive(Default)]
+pub(crate) struct FakeResolver {
+    answers: Mutex<HashMap<String, VecDeque<Vec<SocketAddr>>>>,
+    lookups: AtomicUsize,
+}
+
+impl FakeResolver {
+    /// Has a name resolve to these, one answer after the other. Port 0 stands for the one that is asked for.
+    pub(crate) fn with_name(self, name: &str, answers: &[&[&str]]) -> Self {
+        let parse = |address: &&str| SocketAddr::new(address.parse().unwrap(), 0);
+        let answers = answers.iter().map(|answer| answer.iter().map(parse).collect()).collect();
+        self.answers.lock().unwrap().insert(name.to_owned(), answers);
+        self
+    }
+
+    /// How often it was asked.
+    pub(crate) fn lookups(&self) -> usize {
+        self.lookups.load(Ordering::SeqCst)
+    }
+}
+
+impl Resolver for FakeResolver {
+    fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, DnsError>> {
+        Box::pin(async move {
+            self.lookups.fetch_add(1, Ordering::SeqCst);
+            let mut answers = self.answers.lock().unwrap();
+            let answers = answers.get_mut(name).ok_or_else(|| io::Error::other("no such name"))?;
+            let answer = if answers.len() > 1 { answers.pop_front() } else { answers.front().cloned() };
+            Ok(answer.unwrap().into_iter().map(|address| SocketAddr::new(address.ip(), port)).collect())
+        })
+    }
+}

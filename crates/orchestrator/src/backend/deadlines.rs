@@ -1,0 +1,164 @@
+//! Deadlines on a backend's calls, in one place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::{EngineId, EngineImage};
+use futures::future::{Either, select};
+use futures::stream::BoxStream;
+use service::clock::Clock;
+use tokio::sync::Mutex;
+
+use super::blocking::run_blocking;
+use super::{
+    BackendError, BackendFuture, BrainCopy, DataRoot, DataUnavailable, EngineBackend, EngineListing,
+    Instance, InstanceExit, LaunchSpec, ResourceLimits, Target,
+};
+use crate::fault_injection::{self, Mutation};
+
+/// Questions that change nothing.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
+/// A launch: a container's creation on a busy host takes seconds.
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(15);
+/// A kill, and the removal of data with it.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(15);
+/// A copy of a brain, of many gigabytes.
+const COPY_TIMEOUT: Duration = Duration::from_mins(5);
+/// What a stop may take beyond its grace.
+const STOP_TIMEOUT_AFTER_GRACE: Duration = Duration::from_secs(5);
+/// A listing of everything: readiness waits for the first one.
+const LIST_TIMEOUT: Duration = Duration::from_secs(7);
+
+/// A backend whose every call ends in bounded time: late, it counts as out of reach. What would make, remove or
+/// conclude something from the engines' data is asked only while that is there.
+pub(crate) struct DeadlineBackend {
+    backend: Arc<dyn EngineBackend>,
+    clock: Arc<dyn Clock>,
+    /// One look at the disk at a time: should it hang, it takes one thread.
+    data_root: Arc<Mutex<DataRoot>>,
+}
+
+impl DeadlineBackend {
+    pub(crate) fn new(backend: Arc<dyn EngineBackend>, clock: Arc<dyn Clock>, data: DataRoot) -> Self {
+        Self { backend, clock, data_root: Arc::new(Mutex::new(data)) }
+    }
+
+    /// Whether the backend can be reached, and the engines' data is there.
+    pub(crate) async fn ping(&self) -> Result<(), BackendError> {
+        self.check_data().await?;
+        self.with_deadline(QUERY_TIMEOUT, self.backend.ping()).await
+    }
+
+    /// Fails unless the engines' data is there.
+    pub(crate) async fn check_data(&self) -> Result<(), BackendError> {
+        if fault_injection::active(Mutation::TrustAnyRoot) {
+            return Ok(());
+        }
+        let check = async {
+            let mut data = Arc::clone(&self.data_root).lock_owned().await;
+            run_blocking(move || Ok(data.check())).await
+        };
+        let checked = tokio::time::timeout(QUERY_TIMEOUT, check).await;
+        let late = |_| BackendError::DataUnavailable(DataUnavailable::DiskTimeout);
+        checked.map_err(late)??.map_err(BackendError::DataUnavailable)
+    }
+
+    /// Whether nothing is read from a disk: it takes real time, whatever a test's clock shows.
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.data_root.try_lock().is_ok()
+    }
+
+    /// Fails unless the data of this engine is there.
+    pub(crate) async fn check_engine_data(&self, engine_id: EngineId) -> Result<(), BackendError> {
+        self.check_data().await?;
+        if self.with_deadline(QUERY_TIMEOUT, self.backend.has_data(engine_id)).await? {
+            return Ok(());
+        }
+        Err(BackendError::DataUnavailable(DataUnavailable::EngineFolderMissing))
+    }
+
+    pub(crate) fn has_single_image(&self) -> bool {
+        self.backend.has_single_image()
+    }
+
+    pub(crate) async fn check_image(&self, image: &EngineImage) -> Result<(), BackendError> {
+        self.with_deadline(QUERY_TIMEOUT, self.backend.check_image(image)).await
+    }
+
+    pub(crate) async fn launch(&self, launch: LaunchSpec) -> Result<Instance, BackendError> {
+        if launch.is_first {
+            self.check_data().await?;
+        } else {
+            self.check_engine_data(launch.engine_id).await?;
+        }
+        self.with_deadline(LAUNCH_TIMEOUT, self.backend.launch(launch)).await
+    }
+
+    pub(crate) async fn stop(&self, target: Target, grace: Duration) -> Result<(), BackendError> {
+        self.with_deadline(grace + STOP_TIMEOUT_AFTER_GRACE, self.backend.stop(target, grace)).await
+    }
+
+    pub(crate) async fn kill(&self, target: Target) -> Result<(), BackendError> {
+        self.with_deadline(REMOVAL_TIMEOUT, self.backend.kill(target)).await
+    }
+
+    pub(crate) async fn remove_instance(&self, target: Target) -> Result<(), BackendError> {
+        self.with_deadline(REMOVAL_TIMEOUT, self.backend.remove_instance(target)).await
+    }
+
+    pub(crate) async fn remove_with_data(&self, target: Target) -> Result<(), BackendError> {
+        self.check_data().await?;
+        self.with_deadline(REMOVAL_TIMEOUT, self.backend.remove_with_data(target)).await
+    }
+
+    pub(crate) async fn copy_brain(&self, target: Target) -> Result<BrainCopy, BackendError> {
+        self.check_engine_data(target.engine_id).await?;
+        self.with_deadline(COPY_TIMEOUT, self.backend.copy_brain(target)).await
+    }
+
+    pub(crate) async fn restore_brain(&self, target: Target) -> Result<(), BackendError> {
+        self.check_engine_data(target.engine_id).await?;
+        self.with_deadline(COPY_TIMEOUT, self.backend.restore_brain(target)).await
+    }
+
+    pub(crate) async fn list(&self) -> Result<Vec<EngineListing>, BackendError> {
+        self.check_data().await?;
+        self.with_deadline(LIST_TIMEOUT, self.backend.list()).await
+    }
+
+    pub(crate) fn exits(&self) -> BoxStream<'static, InstanceExit> {
+        self.backend.exits()
+    }
+
+    pub(crate) async fn is_running(&self, instance: &Instance) -> Result<bool, BackendError> {
+        self.with_deadline(QUERY_TIMEOUT, self.backend.is_running(instance)).await
+    }
+
+    pub(crate) async fn log_tail(
+        &self,
+        engine_id: EngineId,
+        lines: usize,
+    ) -> Result<Vec<String>, BackendError> {
+        self.with_deadline(QUERY_TIMEOUT, self.backend.log_tail(engine_id, lines)).await
+    }
+
+    pub(crate) async fn resource_limits(
+        &self,
+        engine_id: EngineId,
+    ) -> Result<Option<ResourceLimits>, BackendError> {
+        self.with_deadline(QUERY_TIMEOUT, self.backend.resource_limits(engine_id)).await
+    }
+
+    async fn with_deadline<T>(&self, limit: Duration, call: BackendFuture<'_, T>) -> Result<T, BackendError> {
+        if fault_injection::active(Mutation::ForgetDeadline) {
+            return call.await;
+        }
+        match select(call, self.clock.sleep(limit)).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => {
+                Err(BackendError::Unreachable(format!("no answer within {} s", limit.as_secs())))
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! An engine's log in its folder: that of a process, which writes it itself and is kept from filling the disk; and the last
+//! lines of a container, which would go with it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
+
+use rustix::fs::OFlags;
+
+use super::engine_folder::EngineFolder;
+
+/// How large a process's log may become before its older part is set aside; so twice as much is there at most, and what is
+/// written between two looks.
+pub(super) const MAX_LOG_BYTES: u64 = 16 * 1024 * 1024;
+
+/// How many lines are kept of a container that is removed, and how many bytes.
+pub(super) const MAX_SAVED_LINES: usize = 2_000;
+const MAX_SAVED_BYTES: usize = 1024 * 1024;
+
+impl EngineFolder {
+    /// Where the older part of the log is.
+    pub(super) fn rotated_log_path(&self) -> PathBuf {
+        self.path().join("engine.log.1")
+    }
+
+    /// Sets the older part of a log aside that has grown beyond `most` bytes, in the place of the one before. The engine
+    /// writes on through the descriptor that it has, at the end of the file as it is then: what it writes while the file
+    /// is copied may be missing in both parts.
+    pub(super) fn rotate_log(&self, most: u64) -> io::Result<()> {
+        let flags = OFlags::NOFOLLOW.bits().cast_signed();
+        let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(self.log_path());
+        let mut log = match opened {
+            Ok(log) => log,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let is = log.metadata()?;
+        if !is.is_file() || is.size() <= most {
+            return Ok(());
+        }
+        self.replace_file(&self.rotated_log_path(), |previous_generation| {
+            io::copy(&mut log, previous_generation).map(drop)
+        })?;
+        log.set_len(0)
+    }
+
+    /// Keeps the last lines of a container that is about to go as the log.
+    pub(super) fn save_log(&self, lines: &[String]) -> io::Result<()> {
+        let mut bytes = 0;
+        let newest = lines.iter().rev().take_while(|line| {
+            bytes += line.len() + 1;
+            bytes <= MAX_SAVED_BYTES
+        });
+        let skipped = lines.len() - newest.count();
+        self.replace_file(&self.log_path(), |log| {
+            for line in lines.iter().skip(skipped) {
+                writeln!(log, "{line}")?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes a file anew, in one step. Whatever has its name is replaced, and a link is not followed.
+    fn replace_file(
+        &self,
+        file: &std::path::Path,
+        write: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let unfinished = self.path().join("engine.log.new");
+        match fs::remove_file(&unfinished) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
+        let mut new = io::BufWriter::new(new);
+        write(&mut new)?;
+        new.flush()?;
+        fs::rename(unfinished, file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use contract::EngineId;
+
+    use super::super::engine_folder::EngineFolders;
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, EngineFolder) {
+        let root = tempfile::tempdir().unwrap();
+        let folder = EngineFolders::new(root.path().to_owned()).folder(EngineId::new());
+        folder.prepare(true).unwrap();
+        (root, folder)
+    }
+
+    #[test]
+    fn a_log_is_bounded_while_its_engine_writes_and_the_tail_reads_over_both_parts() {
+        let (_root, folder) = folder();
+        // As a process has it that was launched long ago.
+        let mut engine = folder.open_log().unwrap();
+        let mut written = 0;
+        for round in 1..=3 {
+            for _ in 0..100 {
+                writeln!(engine, "line {written}").unwrap();
+                written += 1;
+            }
+            folder.rotate_log(500).unwrap();
+            assert_eq!(fs::metadata(folder.log_path()).unwrap().size(), 0, "{round}");
+        }
+        writeln!(engine, "line {written}").unwrap();
+        folder.rotate_log(500).unwrap();
+        let tail = folder.log_tail(10_000).unwrap();
+        let expected: Vec<_> = (200..=300).map(|line| format!("line {line}")).collect();
+        assert_eq!(tail, expected);
+        assert_eq!(folder.log_tail(2).unwrap(), expected[99..]);
+        assert_eq!(folder.log_tail(1).unwrap(), expected[100..]);
+    }
+
+    #[test]
+    fn the_last_lines_of_a_container_are_kept_and_no_more() {
+        let (root, folder) = folder();
+        let outside = root.path().join("outside");
+        fs::write(&outside, "precious").unwrap();
+        symlink(&outside, folder.log_path()).unwrap();
+        let lines: Vec<_> =
+            (0..MAX_SAVED_LINES).map(|line| format!("{line} {}", "x".repeat(1_000))).collect();
+        folder.save_log(&lines).unwrap();
+        let kept = folder.log_tail(10_000).unwrap();
+        assert_eq!(kept.last(), lines.last());
+        assert!(kept.len() < lines.len() && kept.len() > 900, "{}", kept.len());
+        assert_eq!(fs::read_to_string(outside).unwrap(), "precious");
+    }
+}

@@ -1,0 +1,328 @@
+//! How many engines boot at once, and whose.
+//!
+//! A host takes so many launches at a time; more would only wait inside the backend, against its deadline. Boots that
+//! hang keep their permits for a long time, so no product gets all of them: whoever asks is given at most half of the
+//! permits that others leave: the boots of four products may hang, and a fifth still finds a permit. Those that
+//! somebody waits for go first, and among them those of the product that holds the fewest.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use contract::{EngineId, ProductId};
+use tokio::sync::oneshot;
+
+use crate::fault_injection::{self, Mutation};
+
+/// Boots under way at once. A Docker daemon creates one container after the other, each in up to a second: as many as
+/// it can within a launch's deadline.
+const MAX_CONCURRENT_BOOTS: usize = 16;
+
+/// Restarts among them, of all products.
+const MAX_CONCURRENT_RESTARTS: usize = 8;
+
+/// Who asks for a boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BootRequest {
+    /// Somebody who waits for it: a provision, a start or a wake.
+    OnDemand,
+    /// The supervisor, after the engine has failed.
+    Restart {
+        engine_id: EngineId,
+        /// Whether somebody waits for it.
+        urgent: bool,
+    },
+}
+
+impl BootRequest {
+    const fn is_restart(self) -> bool {
+        matches!(self, Self::Restart { .. })
+    }
+
+    const fn is_urgent(self) -> bool {
+        matches!(self, Self::OnDemand | Self::Restart { urgent: true, .. })
+    }
+}
+
+/// Hands out permits to boot.
+pub(super) struct BootLimiter {
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    boots: PermitPool,
+    restarts: PermitPool,
+    waiters: Vec<Waiter>,
+}
+
+/// Permits of one kind, and how many of them each product holds.
+struct PermitPool {
+    free: usize,
+    held: HashMap<ProductId, usize>,
+}
+
+struct Waiter {
+    product_id: ProductId,
+    request: BootRequest,
+    grant: oneshot::Sender<Permit>,
+}
+
+/// Permission to boot one engine, given back when it is dropped.
+pub(super) struct Permit {
+    product_id: ProductId,
+    restart: bool,
+    /// None once it is given back.
+    state: Option<Arc<Mutex<State>>>,
+}
+
+impl PermitPool {
+    fn new(free: usize) -> Self {
+        Self { free, held: HashMap::new() }
+    }
+
+    fn held_by(&self, product_id: ProductId) -> usize {
+        self.held.get(&product_id).copied().unwrap_or_default()
+    }
+
+    /// Whether one more permit leaves the product with at most half of what others do not hold.
+    fn can_grant(&self, product_id: ProductId) -> bool {
+        let held = self.held_by(product_id);
+        let share = self.free.saturating_add(held).div_ceil(2);
+        self.free > 0 && (held < share || fault_injection::active(Mutation::NoShares))
+    }
+
+    fn acquire(&mut self, product_id: ProductId) {
+        self.free -= 1;
+        *self.held.entry(product_id).or_default() += 1;
+    }
+
+    fn release(&mut self, product_id: ProductId) {
+        self.free += 1;
+        if let Some(held) = self.held.get_mut(&product_id) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&product_id);
+            }
+        }
+    }
+}
+
+impl State {
+    fn can_grant(&self, product_id: ProductId, restart: bool) -> bool {
+        self.boots.can_grant(product_id) && (!restart || self.restarts.can_grant(product_id))
+    }
+
+    fn acquire(&mut self, product_id: ProductId, restart: bool) {
+        self.boots.acquire(product_id);
+        if restart {
+            self.restarts.acquire(product_id);
+        }
+    }
+
+    /// Takes the next one out of the queue that may begin.
+    fn pop_grantable(&mut self) -> Option<Waiter> {
+        let can_grant = |(_, waiting): &(usize, &Waiter)| {
+            self.can_grant(waiting.product_id, waiting.request.is_restart())
+        };
+        // Of equals the first has waited longest.
+        let rank = |(_, waiting): &(usize, &Waiter)| {
+            (!waiting.request.is_urgent(), self.boots.held_by(waiting.product_id))
+        };
+        let (at, _) = self.waiters.iter().enumerate().filter(can_grant).min_by_key(rank)?;
+        Some(self.waiters.remove(at))
+    }
+}
+
+impl BootLimiter {
+    pub(super) fn new() -> Self {
+        Self::with_limits(MAX_CONCURRENT_BOOTS, MAX_CONCURRENT_RESTARTS)
+    }
+
+    /// A gate that holds up nobody.
+    pub(super) fn unlimited() -> Self {
+        Self::with_limits(usize::MAX, usize::MAX)
+    }
+
+    fn with_limits(boots: usize, restarts: usize) -> Self {
+        let state =
+            State { boots: PermitPool::new(boots), restarts: PermitPool::new(restarts), waiters: Vec::new() };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Waits for a permit to boot an engine of the product.
+    pub(super) async fn acquire(&self, product_id: ProductId, boot: BootRequest) -> Permit {
+        let (open, opened) = oneshot::channel();
+        lock(&self.state).waiters.push(Waiter { product_id, request: boot, grant: open });
+        grant_permits(&self.state);
+        match opened.await {
+            Ok(permit) => permit,
+            // A sender is dropped only with the gate itself.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// How many permits are held, and how many are waited for.
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let state = lock(&self.state);
+        (state.boots.held.values().sum(), state.waiters.len())
+    }
+
+    /// Somebody waits for the restart of `engine_id` from now on.
+    pub(super) fn prioritize(&self, engine_id: EngineId) {
+        for waiting in &mut lock(&self.state).waiters {
+            if let BootRequest::Restart { engine_id: waiting_for, urgent } = &mut waiting.request {
+                *urgent |= *waiting_for == engine_id;
+            }
+        }
+    }
+}
+
+/// Hands out permits as long as there is one for somebody.
+fn grant_permits(state: &Arc<Mutex<State>>) {
+    loop {
+        let (next, permit) = {
+            let mut locked = lock(state);
+            let Some(next) = locked.pop_grantable() else { return };
+            let restart = next.request.is_restart();
+            locked.acquire(next.product_id, restart);
+            let permit = Permit { product_id: next.product_id, restart, state: Some(Arc::clone(state)) };
+            (next, permit)
+        };
+        // From one that has given up it comes back, and is for the next; not by its drop, which would begin anew here.
+        if let Err(mut refused) = next.grant.send(permit) {
+            refused.release();
+        }
+    }
+}
+
+impl Permit {
+    fn release(&mut self) -> Option<Arc<Mutex<State>>> {
+        let state = self.state.take()?;
+        {
+            let mut locked = lock(&state);
+            locked.boots.release(self.product_id);
+            if self.restart {
+                locked.restarts.release(self.product_id);
+            }
+        }
+        Some(state)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(state) = self.release() {
+            grant_permits(&state);
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use futures::FutureExt as _;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn restart(engine_id: EngineId) -> BootRequest {
+        BootRequest::Restart { engine_id, urgent: false }
+    }
+
+    /// As many permits for the product as there are at once.
+    fn acquire_all(gate: &BootLimiter, product_id: ProductId, boot: BootRequest) -> Vec<Permit> {
+        std::iter::from_fn(|| gate.acquire(product_id, boot).now_or_never()).collect()
+    }
+
+    #[test]
+    fn while_the_boots_of_four_products_hang_a_fifth_finds_a_permit() {
+        let gate = BootLimiter::with_limits(16, 8);
+        let mut held = Vec::new();
+        for expected in [8, 4, 2, 1, 1] {
+            let permits = acquire_all(&gate, ProductId::new(), BootRequest::OnDemand);
+            assert_eq!(permits.len(), expected);
+            held.push(permits);
+        }
+        held.clear();
+        // Of restarts likewise, and those leave room for what somebody waits for.
+        let product_id = ProductId::new();
+        let restarts = acquire_all(&gate, product_id, restart(EngineId::new()));
+        assert_eq!(restarts.len(), 4);
+        assert_eq!(acquire_all(&gate, ProductId::new(), restart(EngineId::new())).len(), 2);
+        assert_eq!(acquire_all(&gate, product_id, BootRequest::OnDemand).len(), 4);
+    }
+
+    #[tokio::test]
+    async fn who_is_waited_for_comes_first_then_whose_product_has_least_and_who_gave_up_not_at_all() {
+        let gate = BootLimiter::with_limits(2, 2);
+        let (mine, other) = (ProductId::new(), ProductId::new());
+        let engines = [EngineId::new(), EngineId::new(), EngineId::new()];
+        let held = gate.acquire(mine, restart(EngineId::new())).await;
+        let blocks = gate.acquire(other, restart(EngineId::new())).await;
+        let mut gone = Box::pin(gate.acquire(mine, BootRequest::OnDemand));
+        let mut waiting = engines.map(|engine_id| Box::pin(gate.acquire(mine, restart(engine_id))));
+        let mut requested = Box::pin(gate.acquire(mine, BootRequest::OnDemand));
+        assert!(gone.as_mut().now_or_never().is_none());
+        assert!(waiting.iter_mut().all(|waiting| waiting.as_mut().now_or_never().is_none()));
+        assert!(requested.as_mut().now_or_never().is_none());
+        drop(gone);
+        gate.prioritize(engines[1]);
+        drop(held);
+        // It came before the one that was requested, and somebody waits for both.
+        let held = waiting[1].as_mut().await;
+        drop(held);
+        let held = requested.await;
+        drop(held);
+        let held = waiting[0].as_mut().await;
+        assert!(waiting[2].as_mut().now_or_never().is_none());
+        drop((held, blocks));
+        drop(waiting[2].as_mut().await);
+    }
+
+    proptest! {
+        /// Whoever comes, goes or gives up: no more permits than there are, and nobody waits for one that is to be had.
+        #[test]
+        fn no_permit_is_lost_or_made(actions in proptest::collection::vec((0_usize..3, 0_usize..4, any::<bool>()), 1..200)) {
+            let gate = BootLimiter::with_limits(5, 3);
+            let products = [ProductId::new(), ProductId::new(), ProductId::new(), ProductId::new()];
+            let mut held: Vec<Permit> = Vec::new();
+            let mut waiting: Vec<Pin<Box<dyn Future<Output = Permit> + '_>>> = Vec::new();
+            for (deed, which, is_restart) in actions {
+                match deed {
+                    0 => {
+                        let boot = if is_restart { restart(EngineId::new()) } else { BootRequest::OnDemand };
+                        waiting.push(Box::pin(gate.acquire(products[which], boot)));
+                    }
+                    1 if !held.is_empty() => drop(held.swap_remove(which % held.len())),
+                    2 if !waiting.is_empty() => drop(waiting.swap_remove(which % waiting.len())),
+                    _ => {}
+                }
+                let mut still = Vec::new();
+                for mut future in waiting {
+                    match future.as_mut().now_or_never() {
+                        Some(permit) => held.push(permit),
+                        None => still.push(future),
+                    }
+                }
+                waiting = still;
+                let restarts = held.iter().filter(|permit| permit.restart).count();
+                prop_assert!(held.len() <= 5 && restarts <= 3);
+                let state = lock(&gate.state);
+                prop_assert_eq!(state.boots.free, 5 - held.len());
+                prop_assert_eq!(state.restarts.free, 3 - restarts);
+                for left in &state.waiters {
+                    let is_gone = left.grant.is_closed();
+                    prop_assert!(is_gone || !state.can_grant(left.product_id, left.request.is_restart()));
+                }
+            }
+            drop((held, waiting));
+            let state = lock(&gate.state);
+            prop_assert_eq!((state.boots.free, state.restarts.free), (5, 3));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Delete: takes over whatever is under way, ends the engine at once, and removes all that is its own.
+
+use std::sync::Arc;
+
+use contract::orchestrator::EngineStatus;
+use serde_json::json;
+
+use super::Fleet;
+use super::lifecycle::Change;
+use super::operation::{Operation, OperationError, OperationResult, Outcome};
+use crate::fault_injection::{self, Mutation};
+use crate::registry::{EngineRow, Event, NextState};
+
+impl Fleet {
+    pub(super) async fn destroy_engine(
+        self: &Arc<Self>,
+        flight: &Arc<Operation>,
+        seen: EngineRow,
+    ) -> Outcome {
+        // Out of reach from the beginning: nothing has changed.
+        self.backend.ping().await?;
+        let Ok(row) = self.registry.claim(&seen, &self.new_claim(Change::Destroy), None).await? else {
+            return Err(OperationError::Stale);
+        };
+        self.operations.preempt(flight, row.generation);
+        self.finish_destroy(&row, "requested").await
+    }
+
+    /// Ends and removes an engine that is `destroying`. On failure the row stays so, to be finished later.
+    pub(super) async fn finish_destroy(&self, row: &EngineRow, reason: &'static str) -> Outcome {
+        if !fault_injection::active(Mutation::CommitBeforeAct) {
+            self.backend.remove_with_data(row.target()).await?;
+        }
+        let detail = json!({"from": row.settled_status(), "to": None::<EngineStatus>, "reason": reason});
+        let entry = self.audit_entry(row, Event::Destroy, detail);
+        self.settle(row, NextState::Removed, Some(&entry))
+            .await
+            .map_err(OperationError::from_settle_error)?;
+        if fault_injection::active(Mutation::CommitBeforeAct) {
+            fault_injection::pause_for_kill(Mutation::CommitBeforeAct);
+            self.backend.remove_with_data(row.target()).await?;
+        }
+        Ok(OperationResult::Destroyed(row.engine_id))
+    }
+}

@@ -1,0 +1,202 @@
+//! What callers can ask: each function is one endpoint.
+
+use std::sync::Arc;
+
+use contract::orchestrator::{
+    Admission, Admit, DenialReason, Destroyed, DestroyedEngine, EngineList, EngineRecord, EngineStatus,
+    ListEngines, PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey, StartedEngine,
+    StoppedEngine,
+};
+use contract::{EngineId, EngineKey, UserId};
+
+use super::execute::OperationRequest;
+use super::lifecycle::{Decision, Trigger, decide};
+use super::operation::OperationResult;
+use super::rate_limit::OverLimit;
+use super::{Fleet, FleetError};
+use crate::fault_injection::{self, Mutation};
+use crate::registry::{EngineOwner, EngineRow, Page, Product};
+
+/// The page size of a listing that asks for none.
+pub(super) const DEFAULT_PAGE_SIZE: i64 = 100;
+
+/// Why a product changed something, as the ledger has it.
+const REQUESTED_REASON: &str = "requested";
+
+/// Where a running engine is reached, and its key.
+pub(crate) struct EngineEndpoint {
+    pub(crate) engine_id: EngineId,
+    pub(crate) port: u16,
+    pub(crate) key: EngineKey,
+}
+
+impl Fleet {
+    /// Admits a user: hands out their engine, provisioning or waking it if `ask` says so.
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+        ask: Admit,
+    ) -> Result<Admission, FleetError> {
+        let limit = product.policy.rate_limit_rpm;
+        let checked = self.rate_limiter.check(product.product_id, limit, self.monotonic_now());
+        checked.map_err(|OverLimit { retry_after_s }| FleetError::RateLimited { retry_after_s })?;
+        let denied = self.image_denied(product, None).filter(|_| ask.auto_provision);
+        let provision = ask.auto_provision && denied.is_none();
+        let trigger = Trigger::Admit { provision, wake: ask.auto_wake };
+        let seat = engine_owner(product, user_id);
+        if fault_injection::active(Mutation::AskTwice) {
+            self.registry.admit_view(&seat).await?;
+        }
+        // Most admits end here: with one read, and no timer.
+        if let Some(standing) = self.registry.admit_view(&seat).await?
+            && decide(Some(standing.view()), trigger) == Decision::Pass
+            && self.note_activity(trigger, standing.engine_id, &seat)
+        {
+            return self.admit_record(seat, standing).map(Admission::admitted);
+        }
+        let job = OperationRequest::new(seat, trigger, "admit");
+        match self.execute(&job).await? {
+            OperationResult::Engine(row) => self.engine_record(*row).map(Admission::admitted),
+            OperationResult::Denied(DenialReason::EngineNotFound) if let Some(denied) = denied => Err(denied),
+            OperationResult::Denied(reason) => Ok(Admission::denied(reason)),
+            OperationResult::NotRunning | OperationResult::Destroyed(_) | OperationResult::Moved(_) => {
+                Err(FleetError::EngineNotRunning)
+            }
+        }
+    }
+
+    /// Provisions an engine for a user who has none.
+    pub(crate) async fn provision(
+        self: &Arc<Self>,
+        product: &Product,
+        ask: ProvisionEngine,
+    ) -> Result<ProvisionedEngine, FleetError> {
+        let mut job =
+            OperationRequest::new(engine_owner(product, ask.user_id), Trigger::Provision, REQUESTED_REASON);
+        job.image = ask.engine_version;
+        if let Some(denied) = self.image_denied(product, job.image.as_ref()) {
+            return Err(denied);
+        }
+        let row = into_engine_row(self.execute(&job).await?)?;
+        let (api_key, url) = (self.engine_key(&row)?, self.engine_url(&row)?);
+        let EngineRow { engine_id, status, owner: seat, .. } = row;
+        Ok(ProvisionedEngine { engine_id, user_id: seat.user_id, status, url, api_key })
+    }
+
+    /// One engine with its key.
+    pub(crate) async fn engine(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<EngineRecord, FleetError> {
+        let wakes = fault_injection::active(Mutation::WakeOnLook);
+        let look = if wakes { Trigger::Admit { provision: true, wake: true } } else { Trigger::Get };
+        let job = OperationRequest::new(engine_owner(product, user_id), look, REQUESTED_REASON);
+        self.engine_record(into_engine_row(self.execute(&job).await?)?)
+    }
+
+    /// A page of the product's engines, without their keys.
+    pub(crate) async fn engines(
+        &self,
+        product: &Product,
+        ask: ListEngines,
+    ) -> Result<EngineList, FleetError> {
+        let page = Page {
+            status: ask.status,
+            limit: ask.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get),
+            offset: ask.offset.map_or(0, PageOffset::get),
+        };
+        let (rows, total) = self.registry.list(product.product_id, page).await?;
+        Ok(EngineList { engines: rows.into_iter().map(|row| self.summary(row)).collect(), total })
+    }
+
+    /// Starts an engine at rest.
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<StartedEngine, FleetError> {
+        let job = OperationRequest::new(engine_owner(product, user_id), Trigger::Start, REQUESTED_REASON);
+        let row = into_engine_row(self.execute(&job).await?)?;
+        Ok(StartedEngine { status: row.status, url: self.engine_url(&row)? })
+    }
+
+    /// Stops a running engine.
+    pub(crate) async fn stop(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<StoppedEngine, FleetError> {
+        self.execute(&OperationRequest::new(engine_owner(product, user_id), Trigger::Stop, REQUESTED_REASON))
+            .await?;
+        Ok(StoppedEngine { status: EngineStatus::Stopped })
+    }
+
+    /// Gives a running engine another key. The old one is invalid from then on.
+    pub(crate) async fn rotate(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<RotatedKey, FleetError> {
+        let job = OperationRequest::new(engine_owner(product, user_id), Trigger::Rotate, REQUESTED_REASON);
+        let row = into_engine_row(self.execute(&job).await?)?;
+        Ok(RotatedKey { new_api_key: self.engine_key(&row)? })
+    }
+
+    /// Where a running engine is reached. Counts as activity.
+    pub(crate) async fn resolve_endpoint(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<EngineEndpoint, FleetError> {
+        let job = OperationRequest::new(engine_owner(product, user_id), Trigger::Proxy, REQUESTED_REASON);
+        let row = into_engine_row(self.execute(&job).await?)?;
+        let port = row.port.ok_or(FleetError::EngineNotRunning)?;
+        Ok(EngineEndpoint { engine_id: row.engine_id, port, key: self.engine_key(&row)? })
+    }
+
+    /// The address of an engine that runs. It has one: a port is given away only while the engine rests.
+    fn engine_url(&self, row: &EngineRow) -> Result<String, FleetError> {
+        row.port.map(|port| self.url(port)).ok_or(FleetError::EngineNotRunning)
+    }
+
+    /// Destroys an engine, whatever its state.
+    pub(crate) async fn destroy(
+        self: &Arc<Self>,
+        product: &Product,
+        user_id: UserId,
+    ) -> Result<DestroyedEngine, FleetError> {
+        match self
+            .execute(&OperationRequest::new(
+                engine_owner(product, user_id),
+                Trigger::Destroy,
+                REQUESTED_REASON,
+            ))
+            .await?
+        {
+            OperationResult::Destroyed(engine_id) => {
+                Ok(DestroyedEngine { status: Destroyed::Destroyed, engine_id })
+            }
+            OperationResult::Engine(_)
+            | OperationResult::NotRunning
+            | OperationResult::Denied(_)
+            | OperationResult::Moved(_) => Err(FleetError::EngineNotFound),
+        }
+    }
+}
+
+pub(super) fn engine_owner(product: &Product, user_id: UserId) -> EngineOwner {
+    let user_id = fault_injection::fold_case(user_id);
+    EngineOwner { product_id: product.product_id, user_id }
+}
+
+fn into_engine_row(settled: OperationResult) -> Result<EngineRow, FleetError> {
+    match settled {
+        OperationResult::Engine(row) => Ok(*row),
+        OperationResult::NotRunning
+        | OperationResult::Destroyed(_)
+        | OperationResult::Denied(_)
+        | OperationResult::Moved(_) => Err(FleetError::EngineNotRunning),
+    }
+}

@@ -1,0 +1,135 @@
+//! Start and wake: an engine at rest runs again.
+
+use std::sync::Arc;
+
+use contract::orchestrator::EngineStatus;
+use contract::{EngineImage, ProductId};
+use serde_json::{Value, json};
+
+use super::Fleet;
+use super::boot::{BootFailure, BootFailureCause, Booted, Readiness};
+use super::execute::OperationRequest;
+use super::lifecycle::Change;
+use super::operation::{Operation, OperationError, OperationResult, Outcome};
+use crate::fault_injection::{self, Mutation};
+use crate::registry::{AuditEntry, EngineRow, Event, NextState};
+
+impl Fleet {
+    pub(super) async fn relaunch_engine(
+        self: &Arc<Self>,
+        flight: &Arc<Operation>,
+        job: &OperationRequest,
+        seen: EngineRow,
+    ) -> Outcome {
+        let image = self.launch_image(&seen).clone();
+        self.backend.check_image(&image).await?;
+        self.backend.check_engine_data(seen.engine_id).await?;
+        let claim = self.new_claim(flight.change);
+        let mut row = match self.registry.claim(&seen, &claim, Some(&self.ports)).await? {
+            Ok(row) => row,
+            Err(refused) => return Err(refused.into()),
+        };
+        flight.mark_claimed(row.generation);
+        let booted = match self.boot_with_image(&mut row, image).await {
+            Ok(booted) => booted,
+            Err(failure) => return Err(self.handle_launch_failure(&seen, &row, &failure).await),
+        };
+        let event = if flight.change == Change::Wake { Event::Wake } else { Event::Start };
+        let detail = json!({"from": row.status, "to": EngineStatus::Running, "reason": job.reason});
+        let entry = AuditEntry { duration_ms: Some(booted.took_ms), ..self.audit_entry(&row, event, detail) };
+        let next = NextState::Running {
+            instance: booted.instance,
+            image: row.engine_version.clone(),
+            health_at: booted.health_at,
+            on_demand: true,
+        };
+        match self.settle(&row, next, Some(&entry)).await.map_err(OperationError::from_settle_error)? {
+            Some(row) => Ok(OperationResult::Engine(Box::new(row))),
+            None => Err(OperationError::Stale),
+        }
+    }
+
+    /// The image of an engine's next launch: its own if it is pinned to it, else the deployment's, as long as
+    /// that is compatible and its product's policy allows it. Where there is no other image than the deployment's, an
+    /// engine that stayed with its own could never be launched again: all follow, across major versions too.
+    pub(super) fn launch_image<'a>(&'a self, row: &'a EngineRow) -> &'a EngineImage {
+        let follows = self.follows_default_image(row.owner.product_id, &row.engine_version, row.pinned);
+        if follows { &self.settings.engine_image } else { &row.engine_version }
+    }
+
+    /// Whether the next launch of an engine that is on `image` is from the deployment's.
+    pub(super) fn follows_default_image(
+        &self,
+        product_id: ProductId,
+        image: &EngineImage,
+        pinned: bool,
+    ) -> bool {
+        let default = &self.settings.engine_image;
+        let pinned = pinned && !fault_injection::active(Mutation::FollowPinned);
+        let may = || !pinned && self.policies.get(product_id).allows(default, default);
+        self.backend.has_single_image() || (default.major() == image.major() && may())
+    }
+
+    /// Boots the engine of `row` from `image`. Across a major version, where the brain's format may be another one, its
+    /// brain is copied before, and put back if it does not come up.
+    pub(super) async fn boot_with_image(
+        self: &Arc<Self>,
+        row: &mut EngineRow,
+        image: EngineImage,
+    ) -> Result<Booted, BootFailure> {
+        let crosses = image.major() != row.engine_version.major();
+        if crosses {
+            tracing::info!(engine.id = %row.engine_id, %image, "An engine is launched on another major version.");
+            let copied = self.backend.copy_brain(row.target()).await;
+            copied
+                .map_err(|error| BootFailure { cause: BootFailureCause::Backend(error), log: Vec::new() })?;
+        }
+        row.engine_version = image;
+        let booted = self.boot(row, Readiness::BrainOnly).await;
+        if booted.is_err() && crosses {
+            let rolled_back_error = match self.backend.kill(row.target()).await {
+                Ok(()) => self.backend.restore_brain(row.target()).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = rolled_back_error {
+                tracing::error!(engine.id = %row.engine_id, %error, "A brain could not be put back yet.");
+            }
+        }
+        booted
+    }
+
+    /// Ends what is left of a launch that failed. The engine is `failed` then, unless the backend could not be
+    /// reached or had no room: that says nothing about it, and it stays as it was.
+    async fn handle_launch_failure(
+        &self,
+        seen: &EngineRow,
+        row: &EngineRow,
+        failure: &BootFailure,
+    ) -> OperationError {
+        tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "An engine did not come up.");
+        if let Err(error) = self.backend.kill(row.target()).await {
+            // The row keeps its claim until this is made good.
+            tracing::warn!(engine.id = %row.engine_id, %error, "An engine that failed could not be ended yet.");
+            return failure.to_fleet_error().into();
+        }
+        // As the registry has it: the image of a launch that failed is not what the engine runs.
+        let row = EngineRow { engine_version: seen.engine_version.clone(), ..row.clone() };
+        let (next, entry) = match row.status {
+            // A start that a person asked for began the count of restarts anew.
+            EngineStatus::Failed => (self.failed_state(row.restarts), None),
+            _ if failure.cause.is_host_failure() => (NextState::Unchanged, None),
+            // Only moves into `failed` are crashes.
+            _ => {
+                let mut entry = self.crash_entry(&row, &failure.message(), failure.cause.audit_cause());
+                if let Value::Object(detail) = &mut entry.detail {
+                    detail.insert("log".to_owned(), failure.log.clone().into());
+                }
+                (self.failed_state(row.restarts), Some(entry))
+            }
+        };
+        match self.settle(&row, next, entry.as_ref()).await {
+            Ok(_) => failure.to_fleet_error().into(),
+            Err(error) => OperationError::from_settle_error(error),
+        }
+    }
+}

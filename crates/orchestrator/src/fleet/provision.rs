@@ -1,0 +1,107 @@
+//! A seat's first engine: row, quota and port at once, then the boot; a failure leaves nothing behind.
+
+use std::sync::Arc;
+
+use contract::orchestrator::EngineStatus;
+use contract::{EngineId, EngineKey};
+use serde_json::json;
+
+use super::boot::{BootFailure, Readiness};
+use super::execute::OperationRequest;
+use super::lifecycle::{Change, Trigger};
+use super::operation::{Operation, OperationError, OperationResult, Outcome};
+use super::policies::image_denied_error;
+use super::{Fleet, FleetError};
+use crate::fault_injection::{self, Mutation};
+use crate::keys::{MasterKey, Purpose};
+use crate::registry::{AuditEntry, ClaimRefused, EngineRow, Event, NewEngine, NextState};
+
+impl Fleet {
+    pub(super) async fn provision_engine(
+        self: &Arc<Self>,
+        flight: &Arc<Operation>,
+        job: &OperationRequest,
+    ) -> Outcome {
+        let engine = self.new_engine(job)?;
+        self.backend.check_image(&engine.engine_version).await?;
+        self.backend.check_data().await?;
+        let claim = self.new_claim(Change::Provision);
+        let mut row = match self.registry.claim_new_engine(&engine, &claim, &self.ports).await? {
+            Ok(row) => row,
+            Err(ClaimRefused::ImageNotAllowed) => {
+                return Err(image_denied_error(&engine.engine_version).into());
+            }
+            Err(refused) => return Err(refused.into()),
+        };
+        flight.mark_claimed(row.generation);
+        let booted = match self.boot(&mut row, Readiness::AllSubsystems).await {
+            Ok(booted) => booted,
+            Err(failure) => return Err(self.roll_back(&row, &failure).await),
+        };
+        let reason = if job.trigger == Trigger::Provision { job.reason } else { "auto_provision" };
+        let entry = AuditEntry {
+            duration_ms: Some(booted.took_ms),
+            ..self.audit_entry(
+                &row,
+                Event::Provision,
+                json!({"from": null, "to": EngineStatus::Running, "reason": reason}),
+            )
+        };
+        let next = NextState::Running {
+            instance: booted.instance,
+            image: row.engine_version.clone(),
+            health_at: booted.health_at,
+            on_demand: true,
+        };
+        match self.settle(&row, next, Some(&entry)).await.map_err(OperationError::from_settle_error)? {
+            Some(row) => Ok(OperationResult::Engine(Box::new(row))),
+            None => Err(OperationError::Stale),
+        }
+    }
+
+    fn new_engine(&self, job: &OperationRequest) -> Result<NewEngine, FleetError> {
+        let engine_id = EngineId::new();
+        let owner = engine_id.to_string();
+        let key = EngineKey::generate().map_err(FleetError::internal)?;
+        let secrets_key = MasterKey::generate()?.expose();
+        Ok(NewEngine {
+            engine_id,
+            owner: job.engine_owner.clone(),
+            key_hash: key.hash(),
+            sealed_key: self.vault.seal(&owner, Purpose::EngineKey, key.expose())?,
+            sealed_secrets_key: self.vault.seal(&owner, Purpose::EngineSecrets, &secrets_key)?,
+            pinned: job.image.is_some(),
+            engine_version: job.image.clone().unwrap_or_else(|| self.settings.engine_image.clone()),
+            created_at: self.now(),
+        })
+    }
+
+    /// Removes all traces of a provision that failed, but for its row in the ledger.
+    async fn roll_back(&self, row: &EngineRow, failure: &BootFailure) -> OperationError {
+        tracing::warn!(
+            engine.id = %row.engine_id,
+            reason = failure.message(),
+            "A provision failed and is rolled back."
+        );
+        if fault_injection::active(Mutation::ForgetRollBack) {
+            return failure.to_fleet_error().into();
+        }
+        if let Err(error) = self.backend.remove_with_data(row.target()).await {
+            // The row keeps its claim, and with it quota and port, until this is made good.
+            tracing::warn!(engine.id = %row.engine_id, %error, "A failed provision could not be removed yet.");
+            return failure.to_fleet_error().into();
+        }
+        let entry = self.audit_entry(
+            row,
+            Event::ProvisionFailed,
+            json!({
+                "from": null, "to": null, "reason": failure.cause.audit_cause(),
+                "message": failure.message(), "log": failure.log,
+            }),
+        );
+        match self.settle(row, NextState::Removed, Some(&entry)).await {
+            Ok(_) => failure.to_fleet_error().into(),
+            Err(error) => OperationError::from_settle_error(error),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What products can look at beside their engines: the ledger, figures, logs.
+
+use std::sync::Arc;
+
+use contract::UserId;
+use contract::audit::{AuditId, AuditList, ListAudit};
+use contract::metrics::{FleetStatus, Metrics};
+use contract::orchestrator::{PageLimit, ReadLogs, TailLines};
+
+use super::endpoints::DEFAULT_PAGE_SIZE;
+use super::{Fleet, FleetError};
+use crate::backend::CooperativeYield;
+use crate::registry::{AuditFilter, EngineOwner, Product};
+
+/// How many lines of a log are shown to one who asks for no number.
+const DEFAULT_LOG_LINES: i64 = 200;
+
+/// The longest log in an answer, as JSON: whoever reads it slowly keeps it in memory. Older lines are left out.
+const MAX_LOG_BYTES: usize = 4 * 1024 * 1024;
+
+/// Logs that are read at once. Each may take tens of megabytes until its newest lines are found, and a core meanwhile:
+/// half of them stay free for whoever asks for something short.
+pub(super) fn max_concurrent_log_reads() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
+}
+
+impl Fleet {
+    /// A page of the product's rows in the ledger, newest first.
+    pub(crate) async fn audit(&self, product: &Product, ask: ListAudit) -> Result<AuditList, FleetError> {
+        let filter = AuditFilter {
+            before: ask.before.map(AuditId::get),
+            event: ask.event,
+            user_id: ask.user_id,
+            limit: ask.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get),
+        };
+        Ok(AuditList { rows: self.registry.audit_page(product.product_id, &filter).await? })
+    }
+
+    /// How the product's engines are.
+    pub(crate) async fn status(&self, product: &Product) -> Result<FleetStatus, FleetError> {
+        Ok(FleetStatus::from_counts(self.registry.count_by_status(product.product_id).await?))
+    }
+
+    /// What happened to the product's engines.
+    pub(crate) async fn metrics(&self, product: &Product) -> Result<Metrics, FleetError> {
+        Ok(self.registry.metrics(product.product_id, self.now()).await?)
+    }
+
+    /// The last lines of an engine's log: an [`EngineLogs`](contract::orchestrator::EngineLogs), written as JSON.
+    pub(crate) async fn logs(
+        &self,
+        product: &Product,
+        user_id: UserId,
+        ask: ReadLogs,
+    ) -> Result<String, FleetError> {
+        let seat = EngineOwner { product_id: product.product_id, user_id };
+        let row = self.registry.engine(&seat).await?.ok_or(FleetError::EngineNotFound)?;
+        let lines = usize::try_from(ask.tail.map_or(DEFAULT_LOG_LINES, TailLines::get)).unwrap_or_default();
+        // The permits are never withdrawn.
+        let permit =
+            Arc::clone(&self.log_read_permits).acquire_owned().await.map_err(FleetError::internal)?;
+        let lines = self.backend.log_tail(row.engine_id, lines).await?;
+        // Megabytes take a while to write, which would hold up the calls of others on this thread; also where the caller
+        // has gone, so the permit is held until they are written.
+        let written = tokio::task::spawn_blocking(move || {
+            let written = newest_lines_json(&lines, MAX_LOG_BYTES);
+            drop(permit);
+            written
+        })
+        .await;
+        written.map_err(FleetError::internal)?.map_err(FleetError::internal)
+    }
+}
+
+/// The newest of `lines`, as many as take at most `limit` bytes as JSON.
+fn newest_lines_json(lines: &[String], limit: usize) -> serde_json::Result<String> {
+    let (mut left, mut kept, mut pace) = (limit, Vec::new(), CooperativeYield::default());
+    for line in lines.iter().rev() {
+        // As it is sent: what a talkative program writes may take six times as much there.
+        let line = serde_json::to_string(line)?;
+        let bytes = line.len() + 1;
+        let Some(rest) = left.checked_sub(bytes) else { break };
+        left = rest;
+        kept.push(line);
+        pace.advance(bytes);
+    }
+    kept.reverse();
+    Ok(format!("{{\"lines\":[{}]}}", kept.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::orchestrator::EngineLogs;
+
+    use super::*;
+
+    #[test]
+    fn of_a_log_that_is_too_long_the_newest_lines_are_kept() {
+        let log = ["oldest", "\u{1}\u{1}", "new"].map(str::to_owned);
+        // With quotes and comma they take 9, 15 and 6 bytes.
+        for (limit, kept) in [(100, 3), (30, 3), (29, 2), (21, 2), (20, 1), (6, 1), (5, 0)] {
+            let written: EngineLogs = serde_json::from_str(&newest_lines_json(&log, limit).unwrap()).unwrap();
+            assert_eq!(written.lines, log[log.len() - kept..], "{limit}");
+        }
+    }
+}

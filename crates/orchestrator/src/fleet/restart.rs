@@ -1,0 +1,109 @@
+//! Restart: one attempt to bring a failed engine back, made by the supervisor.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::orchestrator::EngineStatus;
+use serde_json::{Value, json};
+
+use super::Fleet;
+use super::boot::{Booted, Readiness};
+use super::lifecycle::Change;
+use super::operation::{Operation, OperationError, OperationResult, Outcome};
+use crate::backend::BackendError;
+use crate::fault_injection::{self, Mutation};
+use crate::registry::{AuditEntry, EngineRow, Event, NextState};
+
+impl Fleet {
+    /// Attempts a restart. What keeps it from being attempted at all counts as no attempt, and neither does what says
+    /// nothing about the engine, such as a full host.
+    pub(super) async fn restart_engine(
+        self: &Arc<Self>,
+        flight: &Arc<Operation>,
+        seen: EngineRow,
+    ) -> Outcome {
+        let image = self.launch_image(&seen).clone();
+        let permanent = match self.backend.check_image(&image).await {
+            Ok(()) => None,
+            Err(error @ BackendError::NoImage(_)) if !fault_injection::active(Mutation::RetryForEver) => {
+                Some(error)
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.backend.check_engine_data(seen.engine_id).await?;
+        if fault_injection::active(Mutation::LaunchBeforeClaim) {
+            let _ = self.boot(&mut seen.clone(), Readiness::BrainOnly).await;
+        }
+        let ports = permanent.is_none().then_some(&self.ports);
+        let mut row = match self.registry.claim(&seen, &self.new_claim(Change::Restart), ports).await? {
+            Ok(row) => row,
+            Err(refused) => return Err(refused.into()),
+        };
+        flight.mark_claimed(row.generation);
+        // Those who wait for it share it from here on.
+        self.supervision.notify_waiters(row.engine_id);
+        if let Some(error) = permanent {
+            let entry = self.restart_entry(&row, EngineStatus::Failed, &error.to_string(), None);
+            self.settle(&row, NextState::Failed { restart_at: None, restarts: row.restarts }, Some(&entry))
+                .await
+                .map_err(OperationError::from_settle_error)?;
+            return Err(error.into());
+        }
+        let before = row.engine_version.clone();
+        match self.boot_with_image(&mut row, image).await {
+            Ok(booted) => self.settle_restart(&row, booted).await,
+            Err(failure) => {
+                // As the registry has it: the image of a launch that failed is not what the engine runs.
+                row.engine_version = before;
+                tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "A restart failed.");
+                // Until it is ended, the row keeps its claim.
+                self.backend.kill(row.target()).await?;
+                if failure.cause.is_host_failure() {
+                    let next = self.failed_state_after_host_failure(row.restarts.saturating_sub(1));
+                    self.settle(&row, next, None).await.map_err(OperationError::from_settle_error)?;
+                    return Err(failure.to_fleet_error().into());
+                }
+                let mut entry = self.restart_entry(&row, EngineStatus::Failed, &failure.message(), None);
+                if let Value::Object(detail) = &mut entry.detail {
+                    detail.insert("cause".to_owned(), failure.cause.audit_cause().into());
+                    detail.insert("log".to_owned(), failure.log.clone().into());
+                }
+                let next = self.failed_state(row.restarts);
+                self.settle(&row, next, Some(&entry)).await.map_err(OperationError::from_settle_error)?;
+                Err(failure.to_fleet_error().into())
+            }
+        }
+    }
+
+    async fn settle_restart(&self, row: &EngineRow, booted: Booted) -> Outcome {
+        let took = Duration::from_millis(booted.took_ms.unsigned_abs());
+        let entry = self.restart_entry(row, EngineStatus::Running, "crash", Some(took));
+        let next = NextState::Running {
+            instance: booted.instance,
+            image: row.engine_version.clone(),
+            health_at: booted.health_at,
+            on_demand: false,
+        };
+        match self.settle(row, next, Some(&entry)).await.map_err(OperationError::from_settle_error)? {
+            Some(row) => Ok(OperationResult::Engine(Box::new(row))),
+            None => Err(OperationError::Stale),
+        }
+    }
+
+    /// The ledger's row of an attempt that has ended in `to`.
+    pub(super) fn restart_entry(
+        &self,
+        row: &EngineRow,
+        to: EngineStatus,
+        reason: &str,
+        took: Option<Duration>,
+    ) -> AuditEntry {
+        let outcome = if to == EngineStatus::Running { "running" } else { "failed" };
+        let detail = json!({
+            "from": EngineStatus::Failed, "to": to, "reason": reason,
+            "attempt": row.restarts, "outcome": outcome,
+        });
+        let duration_ms = took.map(|took| i64::try_from(took.as_millis()).unwrap_or(i64::MAX));
+        AuditEntry { duration_ms, ..self.audit_entry(row, Event::Restart, detail) }
+    }
+}

@@ -1,0 +1,119 @@
+//! Changes under way, looked at between two of their steps.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::sync::oneshot;
+use tracing::{Instrument as _, Span};
+
+use crate::fleet::Fleet;
+use crate::fleet::execute::OperationRequest;
+use crate::fleet::lifecycle::{Change, Trigger};
+use crate::fleet::operation::{Operation, OperationError, OperationResult};
+use crate::registry::{EngineOwner, EngineRow};
+use crate::testing::TestApp;
+
+/// Counts how often it is called.
+#[derive(Default)]
+struct WakeCounter(AtomicUsize);
+
+impl Wake for WakeCounter {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Lets a caller who wants `trigger` run into `flight`, which is about to land: the caller must rest until it
+/// has. Returns where the caller ends.
+async fn wait_for_operation(fleet: &Arc<Fleet>, flight: Arc<Operation>, trigger: Trigger) -> OperationResult {
+    let job = OperationRequest::new(flight.engine_owner.clone(), trigger, "requested");
+    let mut caller = Box::pin(fleet.execute(&job));
+    let calls = Arc::new(WakeCounter::default());
+    let waker = Waker::from(Arc::clone(&calls));
+    // A registry on a server is asked first.
+    let rests = async {
+        while fleet.operations.waiter_count() == 0 {
+            let polled = caller.as_mut().poll(&mut Context::from_waker(&waker));
+            assert!(matches!(polled, Poll::Pending), "{polled:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), rests).await.expect("the caller never rests");
+    calls.0.store(0, Ordering::SeqCst);
+    // One who spins is interrupted by the runtime at some point, and woken again at its next turn.
+    tokio::task::yield_now().await;
+    assert_eq!(calls.0.load(Ordering::SeqCst), 0, "the caller spins");
+    fleet.operations.spawn(flight, async { Err(OperationError::Stale) });
+    caller.await.unwrap()
+}
+
+/// The row of a running engine of the user `ann`.
+async fn running_engine(app: &TestApp) -> EngineRow {
+    let product = app.register_product("demo", json!({})).await;
+    product.provision("ann").await;
+    let mut rows = app.orchestrator.fleet().registry.running_engines().await.unwrap();
+    rows.pop().unwrap()
+}
+
+fn previous_generation(row: &EngineRow) -> EngineRow {
+    EngineRow { generation: row.generation - 1, ..row.clone() }
+}
+
+#[tokio::test]
+async fn a_caller_rests_until_a_change_that_is_settled_has_landed() {
+    let app = TestApp::new().await;
+    let fleet = app.orchestrator.fleet();
+    let row = running_engine(&app).await;
+    let flight = fleet.operations.begin_for_row(&previous_generation(&row), Change::Start).ok().unwrap();
+    let settled = wait_for_operation(fleet, flight, Trigger::Stop).await;
+    assert!(matches!(settled, OperationResult::NotRunning), "{settled:?}");
+}
+
+#[tokio::test]
+async fn a_caller_rests_until_a_change_that_left_no_engine_has_landed() {
+    let app = TestApp::new().await;
+    let fleet = app.orchestrator.fleet();
+    let mut row = running_engine(&app).await;
+    row.owner = EngineOwner { user_id: contract::UserId::new("bob").unwrap(), ..row.owner };
+    let flight = fleet.operations.begin_for_row(&row, Change::Destroy).ok().unwrap();
+    let settled = wait_for_operation(fleet, flight, Trigger::Provision).await;
+    assert!(matches!(settled, OperationResult::Engine(_)), "{settled:?}");
+}
+
+#[tokio::test]
+async fn a_caller_rests_while_a_delete_takes_over() {
+    let app = TestApp::new().await;
+    let fleet = app.orchestrator.fleet();
+    let row = running_engine(&app).await;
+    let flight = fleet.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
+    // Its row is the delete's; that the delete has the seat too is yet to come.
+    fleet.registry.claim(&row, &fleet.new_claim(Change::Destroy), None).await.unwrap().unwrap();
+    let settled = wait_for_operation(fleet, flight, Trigger::Admit { provision: true, wake: false }).await;
+    assert!(matches!(settled, OperationResult::Engine(engine) if engine.engine_id != row.engine_id));
+    app.assert_consistent().await;
+}
+
+#[tokio::test]
+async fn a_change_is_logged_under_the_request_that_began_it() {
+    const SPANS: &str = "a_change_is_logged";
+    // This test's spans alone: nothing is written.
+    service::logging::init(service::logging::parse_filter(&format!("{SPANS}=info")).unwrap());
+    let app = TestApp::new().await;
+    let fleet = app.orchestrator.fleet();
+    let row = running_engine(&app).await;
+    let flight = fleet.operations.begin_for_row(&row, Change::Stop).ok().unwrap();
+    let (report, seen) = oneshot::channel();
+    let request = tracing::info_span!(target: SPANS, "request");
+    let begin = async {
+        fleet.operations.spawn(flight, async {
+            report.send(Span::current().id()).unwrap();
+            Err(OperationError::Stale)
+        });
+    };
+    begin.instrument(request.clone()).await;
+    assert!(request.id().is_some());
+    assert_eq!(seen.await.unwrap(), request.id());
+}

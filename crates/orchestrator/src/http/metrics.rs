@@ -1,0 +1,70 @@
+//! How the calling product's fleet is, and what has happened to it.
+
+use std::sync::Arc;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use contract::ErrorBody;
+use contract::metrics::{FleetStatus, Metrics};
+use service::http::ApiError;
+
+use super::auth::{Admin, AuthenticatedProduct};
+use super::error::to_api_error;
+use crate::fleet::Fleet;
+
+/// The `OpenMetrics` text format, version 1.0.0.
+const OPENMETRICS_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Tells how many of the calling product's engines are in each state.
+#[utoipa::path(
+    get, path = "/status", tag = "figures",
+    security(("platform_key" = [])),
+    responses(
+        (status = 200, description = "The numbers", body = FleetStatus),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn status(
+    AuthenticatedProduct(product): AuthenticatedProduct,
+    State(fleet): State<Arc<Fleet>>,
+) -> Result<Answer<FleetStatus>, ApiError> {
+    fleet.status(&product).await.map(Answer).map_err(to_api_error)
+}
+
+/// Figures of this orchestrator for the operator's monitoring, since it began: refusals by code, repairs, the
+/// supervisor's lag.
+#[utoipa::path(
+    get, path = "/metrics/prometheus", tag = "figures",
+    security(("admin_key" = [])),
+    responses(
+        (status = 200, description = "In the `OpenMetrics` text format", body = String,
+            content_type = "application/openmetrics-text"),
+        (status = 401, description = "`INVALID_ADMIN_KEY`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn prometheus(_: Admin, State(fleet): State<Arc<Fleet>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, OPENMETRICS_CONTENT_TYPE)], fleet.open_metrics())
+}
+
+/// Tells what happened to the calling product's engines in the last hour, and ever.
+#[utoipa::path(
+    get, path = "/metrics", tag = "figures",
+    security(("platform_key" = [])),
+    responses(
+        (status = 200, description = "The numbers", body = Metrics),
+        (status = 401, description = "`INVALID_PLATFORM_KEY`", body = ErrorBody),
+        (status = 500, description = "`INTERNAL_ERROR`", body = ErrorBody),
+        (status = 503, description = "`STARTING_UP`", body = ErrorBody),
+    ),
+)]
+pub(super) async fn metrics(
+    AuthenticatedProduct(product): AuthenticatedProduct,
+    State(fleet): State<Arc<Fleet>>,
+) -> Result<Answer<Metrics>, ApiError> {
+    fleet.metrics(&product).await.map(Answer).map_err(to_api_error)
+}

@@ -1,0 +1,291 @@
+//! Scenes that bring every route to every answer. Each is played on an orchestrator of its own.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use axum::Router;
+use contract::EngineId;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::backend::BackendError;
+use crate::config::PortRange;
+use crate::testing::{
+    ADMIN_KEY, ApiOperation, BackendCall, Fault, ProductClient, RecordedResponse, SimulatedHealth, TestApp,
+    api_operations,
+};
+
+const STEP: Duration = Duration::from_secs(1);
+
+/// What all scenes have shown.
+pub(super) async fn all() -> BTreeSet<RecordedResponse> {
+    let mut seen = BTreeSet::new();
+    seen.extend(before_the_orchestrator_is_ready().await);
+    seen.extend(without_a_key().await);
+    seen.extend(with_what_cannot_be_read().await);
+    seen.extend(products_are_managed().await);
+    seen.extend(an_engine_lives().await);
+    seen.extend(nobody_is_asked_for().await);
+    seen.extend(a_policy_forbids().await);
+    seen.extend(ports_run_out().await);
+    seen.extend(the_host_is_full().await);
+    seen.extend(the_backend_fails().await);
+    seen.extend(engines_do_not_answer().await);
+    seen.extend(the_registry_is_lost().await);
+    seen
+}
+
+/// A request with both keys.
+async fn send(product: &ProductClient<'_>, method: &str, path: &str, body: &str) {
+    let headers = [("X-Platform-Key", product.key.as_str()), ("X-Admin-Key", ADMIN_KEY)];
+    // A stream's body has no end.
+    drop(product.app.send_unread(method, path, &headers, body).await);
+}
+
+/// One request to each operation on `user`'s engine whose path ends in one of these.
+async fn send_each(product: &ProductClient<'_>, user: &str, ends: &[&str]) {
+    for operation in
+        api_operations().iter().filter(|operation| operation.path.starts_with("/engines/{user_id}"))
+    {
+        if ends.iter().any(|end| operation.path.ends_with(end)) {
+            send(product, &operation.method, &operation.path_with(user), "").await;
+        }
+    }
+}
+
+async fn before_the_orchestrator_is_ready() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new_starting(PortRange::new(9_001, 9_100).unwrap()).await;
+    for ApiOperation { method, path, .. } in api_operations() {
+        app.send_unread(method, path, &[("X-Admin-Key", ADMIN_KEY)], "").await;
+    }
+    app.responses.recorded()
+}
+
+async fn without_a_key() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    for operation in api_operations() {
+        app.send_unread(&operation.method, &operation.path_with("ann"), &[], "").await;
+    }
+    app.responses.recorded()
+}
+
+async fn with_what_cannot_be_read() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    let too_long = "x".repeat(1024 * 1024 + 1);
+    for operation in api_operations().iter().filter(|operation| operation.has_input) {
+        let path = format!("{}?limit=x&after=x", operation.path_with("%zz"));
+        send(&product, &operation.method, &path, "{").await;
+        if operation.has_body {
+            send(&product, &operation.method, &operation.path_with("ann"), &too_long).await;
+        }
+    }
+    app.responses.recorded()
+}
+
+async fn products_are_managed() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    let same = json!({"slug": "demo", "display_name": "Again"}).to_string();
+    send(&product, "POST", "/products/register", &same).await;
+    send(&product, "GET", "/products", "").await;
+    let policy = json!({"policy": {}}).to_string();
+    send(&product, "PUT", &format!("/products/{}/policy", product.product_id().await), &policy).await;
+    send(&product, "PUT", "/products/prod_nobody/policy", &policy).await;
+    send(&product, "GET", "/health", "").await;
+    app.responses.recorded()
+}
+
+/// An engine's port on which something accepts calls, and answers them or hangs up.
+async fn engine_port(answers: bool) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        if answers {
+            axum::serve(listener, Router::new().fallback(async || "the engine's answer")).await.unwrap();
+        } else {
+            loop {
+                drop(listener.accept().await.unwrap());
+            }
+        }
+    });
+    port
+}
+
+async fn an_engine_lives() -> BTreeSet<RecordedResponse> {
+    let port = engine_port(true).await;
+    let app = TestApp::with_ports(port, port).await;
+    let product = app.register_product("demo", json!({})).await;
+    let ann = json!({"user_id": "ann"}).to_string();
+    send(&product, "POST", "/engines/provision", &ann).await;
+    send(&product, "POST", "/engines/provision", &ann).await;
+    for path in ["/engines", "/audit", "/events", "/status", "/metrics", "/admin/versions"] {
+        send(&product, "GET", path, "").await;
+    }
+    change_version(&product, "default").await;
+    let moves = json!({"from": app.config_image(), "engine_version": "default"}).to_string();
+    send(&product, "POST", "/admin/versions/move", &moves).await;
+    send_each(&product, "ann", &["/admit", "/explain", "/logs", "/{*path}", "/rotate-key", "/start"]).await;
+    send(&product, "GET", "/engines/ann", "").await;
+    // Twice each: the second finds it done.
+    for path in ["/engines/ann/stop", "/engines/ann/stop"] {
+        send(&product, "POST", path, "").await;
+    }
+    send_each(&product, "ann", &["/{*path}", "/rotate-key", "/start"]).await;
+    send(&product, "DELETE", "/engines/ann", "").await;
+    app.responses.recorded()
+}
+
+async fn nobody_is_asked_for() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    change_version(&product, "default").await;
+    send_each(&product, "nobody", &["}", "start", "stop", "rotate-key", "explain", "logs"]).await;
+    // A provision that a delete cancels.
+    app.backend.inject(BackendCall::Launch, Fault::Hang);
+    let delete = async {
+        app.wait_until(|| app.backend.count(BackendCall::Launch) == 1).await;
+        product.delete("ann").await
+    };
+    tokio::join!(product.provision("ann"), delete);
+    app.responses.recorded()
+}
+
+async fn the_host_is_full() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    app.orchestrator.fleet().stream_limiter().set_limit(0);
+    send(&product, "GET", "/events", "").await;
+    send_each(&product, "ann", &["/{*path}"]).await;
+    product.provision("ann").await;
+    product.stop("ann").await;
+    for _ in 0..3 {
+        app.backend.inject(
+            BackendCall::Launch,
+            Fault::Error(BackendError::NoCapacity("no more processes".to_owned())),
+        );
+    }
+    product.start("ann").await;
+    product.provision("bob").await;
+    product.admit("eve", json!({"auto_provision": true})).await;
+    app.backend.inject(BackendCall::KeepCopy, Fault::Error(BackendError::NoCapacity("no space".to_owned())));
+    change_version(&product, OTHER_IMAGE).await;
+    app.responses.recorded()
+}
+
+async fn a_policy_forbids() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({"max_engines": 0})).await;
+    product.provision("ann").await;
+    product.admit("ann", json!({"auto_provision": true})).await;
+    product.set_policy(json!({"rate_limit_rpm": 0})).await;
+    product.admit("ann", Value::Null).await;
+    product.set_policy(json!({"suspended": true})).await;
+    for operation in api_operations() {
+        if operation.method != "GET" && operation.path.starts_with("/engines") {
+            send(&product, &operation.method, &operation.path_with("ann"), "").await;
+        }
+    }
+    app.responses.recorded()
+}
+
+async fn ports_run_out() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::with_ports(9_001, 9_001).await;
+    let product = app.register_product("demo", json!({})).await;
+    product.provision("ann").await;
+    product.stop("ann").await;
+    product.provision("bob").await;
+    product.start("ann").await;
+    change_version(&product, OTHER_IMAGE).await;
+    product.provision("eve").await;
+    product.admit("eve", json!({"auto_provision": true})).await;
+    app.responses.recorded()
+}
+
+/// A version that the backend has beside the deployment's.
+const OTHER_IMAGE: &str = "svc-engine:0.99.0";
+
+async fn change_version(product: &ProductClient<'_>, version: &str) {
+    let body = json!({"engine_version": version}).to_string();
+    send(product, "PUT", "/engines/ann/version", &body).await;
+}
+
+/// Makes the next `call` fail.
+fn fail_next(app: &TestApp, call: BackendCall) {
+    app.backend.inject(call, Fault::Error(BackendError::Unreachable("connection refused".into())));
+}
+
+async fn the_backend_fails() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    fail_next(&app, BackendCall::CheckImage);
+    product.provision("ann").await;
+    fail_next(&app, BackendCall::CheckImage);
+    product.admit("ann", json!({"auto_provision": true})).await;
+    product.provision("ann").await;
+    fail_next(&app, BackendCall::CheckImage);
+    change_version(&product, OTHER_IMAGE).await;
+    fail_next(&app, BackendCall::LogTail);
+    product.get_path("/engines/ann/logs").await;
+    fail_next(&app, BackendCall::Rpc);
+    product.rotate("ann").await;
+    fail_next(&app, BackendCall::Ping);
+    product.delete("ann").await;
+    fail_next(&app, BackendCall::Stop);
+    product.stop("ann").await;
+    app.while_time_passes(STEP, app.wait_unclaimed()).await;
+    product.stop("ann").await;
+    fail_next(&app, BackendCall::CheckImage);
+    fail_next(&app, BackendCall::Launch);
+    product.start("ann").await;
+    app.responses.recorded()
+}
+
+async fn engines_do_not_answer() -> BTreeSet<RecordedResponse> {
+    let port = engine_port(false).await;
+    let app = TestApp::with_ports(port, port).await;
+    let product = app.register_product("demo", json!({})).await;
+    let (_, ann) = product.provision("ann").await;
+    send_each(&product, "ann", &["/{*path}"]).await;
+    let engine_id: EngineId = ann["engine_id"].as_str().unwrap().parse().unwrap();
+    app.backend.freeze(engine_id);
+    app.while_time_passes(STEP, product.rotate("ann")).await;
+    // Nobody knows which key holds.
+    app.while_time_passes(STEP, product.get("ann")).await;
+    app.backend.thaw();
+    app.while_time_passes(STEP, product.get("ann")).await;
+    product.stop("ann").await;
+    app.backend.set_health(SimulatedHealth::Unreachable);
+    app.while_time_passes(STEP, change_version(&product, OTHER_IMAGE)).await;
+    app.while_time_passes(STEP, product.start("ann")).await;
+    product.delete("ann").await;
+    app.while_time_passes(STEP, product.provision("ann")).await;
+    app.while_time_passes(STEP, product.admit("ann", json!({"auto_provision": true}))).await;
+    app.responses.recorded()
+}
+
+async fn the_registry_is_lost() -> BTreeSet<RecordedResponse> {
+    let app = TestApp::new().await;
+    let product = app.register_product("demo", json!({})).await;
+    let product_id = product.product_id().await;
+    product.provision("ann").await;
+    product.provision("bob").await;
+    product.stop("bob").await;
+    // Single rows are still read when the registry is closed.
+    app.execute("UPDATE engines SET sealed_key = 'damaged'").await;
+    app.orchestrator.fleet().close().await;
+    let bodies = json!({
+        "/products/register": {"slug": "other", "display_name": "Other"},
+        "/products/{product_id}/policy": {"policy": {}},
+        "/engines/provision": {"user_id": "eve"},
+        "/engines/{user_id}/version": {"engine_version": "default"},
+        "/admin/versions/move": {"from": OTHER_IMAGE, "engine_version": "default"},
+    });
+    for operation in api_operations() {
+        let user = if operation.path.ends_with("/start") { "bob" } else { "ann" };
+        let path = operation.path_with(user).replace("/products/ann", &format!("/products/{product_id}"));
+        let body = bodies.get(&operation.path).map(Value::to_string).unwrap_or_default();
+        send(&product, &operation.method, &path, &body).await;
+    }
+    app.responses.recorded()
+}

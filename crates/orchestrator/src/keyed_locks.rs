@@ -1,0 +1,38 @@
+//! A lock per key, made when first wanted and gone when nobody wants it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::OwnedMutexGuard;
+
+/// One holder at a time per key; waiters come in order.
+pub(crate) struct KeyedLocks<K> {
+    locks: Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>,
+}
+
+impl<K> Default for KeyedLocks<K> {
+    fn default() -> Self {
+        Self { locks: Mutex::new(HashMap::new()) }
+    }
+}
+
+impl<K: Eq + Hash> KeyedLocks<K> {
+    /// Waits for the lock of `key`, and holds it until the guard is dropped.
+    pub(crate) async fn lock(&self, key: K) -> OwnedMutexGuard<()> {
+        let lock = self.lock_for(key);
+        lock.lock_owned().await
+    }
+
+    fn lock_for(&self, key: K) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        // The moment to look for those that nobody holds any more: a new one is about to be added.
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::default();
+        locks.insert(key, Arc::downgrade(&lock));
+        lock
+    }
+}

@@ -1,0 +1,189 @@
+//! The ledger: every change and its audit row in one transaction, chained by hashes.
+
+use std::sync::Arc;
+
+pub(crate) use contract::audit::AuditEvent as Event;
+use contract::{EngineId, ProductId, Timestamp, UserId};
+use serde_json::Value;
+use sqlx::{Any, AnyConnection, Row as _, Transaction};
+use tokio::sync::OwnedMutexGuard;
+
+use super::access::with_deadline;
+use super::hash_chain::ChainedRow;
+use super::notify::Notifier;
+use super::{Registry, RegistryError, RegistryLock};
+
+/// An audit row to be written.
+#[derive(Clone, Debug)]
+pub(crate) struct AuditEntry {
+    pub(crate) at: Timestamp,
+    pub(crate) event: Event,
+    /// The engine it is about, and its user.
+    pub(crate) engine: Option<(EngineId, UserId)>,
+    pub(crate) duration_ms: Option<i64>,
+    /// An object.
+    pub(crate) detail: Value,
+}
+
+impl AuditEntry {
+    /// The hash of the row that this entry becomes as the `id`-th of `product_id`, after a row hashed `before`.
+    pub(crate) fn hash(&self, product_id: ProductId, id: i64, before: &str) -> String {
+        let engine = self.engine.as_ref();
+        let engine_id = engine.map(|(engine_id, _)| engine_id.to_string());
+        let link = ChainedRow {
+            product_id: &product_id.to_string(),
+            id,
+            at: self.at.unix_ms(),
+            engine_id: engine_id.as_deref(),
+            user_id: engine.map(|(_, user_id)| user_id.as_str()),
+            event: self.event.as_str(),
+            duration_ms: self.duration_ms,
+            detail: &self.detail.to_string(),
+        };
+        link.hash(before)
+    }
+}
+
+/// A transaction on one product: its engines and its ledger. Dropped, it changes nothing.
+pub(super) struct ProductTx {
+    transaction: Transaction<'static, Any>,
+    product_id: ProductId,
+    /// The id of the row last written.
+    last_id: i64,
+    /// How many rows are still to be written.
+    rows_left: i64,
+    last_hash: String,
+    /// The product's policy as it is stored: in force until the transaction ends.
+    policy: String,
+    /// Rows written that count towards the product's lifetime figures.
+    provisions: i64,
+    destroys: i64,
+    /// Where those are who wait for rows.
+    notifier: Arc<Notifier>,
+    /// Behind the transaction, which ends first.
+    _product_lock: OwnedMutexGuard<()>,
+}
+
+/// Takes a product's row, and with it the right to change what is the product's until the transaction ends.
+const LOCK_PRODUCT: &str = "UPDATE products SET audit_seq = audit_seq + $1 WHERE product_id = $2 \
+                    RETURNING audit_seq, audit_hash, policy";
+
+/// The same, as long as the registry is ours: whoever takes it over waits for those who have looked.
+const LOCK_PRODUCT_FENCED: &str = "WITH held AS (SELECT 1 FROM meta WHERE name = 'epoch' AND value = $3 FOR SHARE) \
+                           UPDATE products SET audit_seq = audit_seq + $1 \
+                           WHERE product_id = $2 AND EXISTS (SELECT 1 FROM held) \
+                           RETURNING audit_seq, audit_hash, policy";
+
+impl Registry {
+    /// Begins a transaction on `product_id` that will write `rows` audit rows.
+    pub(super) async fn begin_product_tx(
+        &self,
+        product_id: ProductId,
+        rows: i64,
+    ) -> Result<ProductTx, RegistryError> {
+        // Waited for no longer than for a statement.
+        let turn = with_deadline(async { Ok(self.product_locks.lock(product_id).await) }).await?;
+        let mut transaction = with_deadline(self.writes.begin()).await?;
+        let take = match &self.lock {
+            RegistryLock::File { .. } => sqlx::query(LOCK_PRODUCT),
+            RegistryLock::Session(_) => sqlx::query(LOCK_PRODUCT_FENCED),
+        };
+        let mut take = take.bind(rows).bind(product_id.to_string());
+        if let RegistryLock::Session(hold) = &self.lock {
+            take = take.bind(hold.epoch().to_owned());
+        }
+        let Some(end) = with_deadline(take.fetch_optional(&mut *transaction)).await? else {
+            self.check_epoch(&mut transaction).await?;
+            return Err(RegistryError::ProductGone);
+        };
+        let last_id: i64 = end.try_get(0)?;
+        let (hash, policy) = (end.try_get(1)?, end.try_get(2)?);
+        Ok(ProductTx {
+            transaction,
+            product_id,
+            last_id: last_id - rows,
+            rows_left: rows,
+            last_hash: hash,
+            policy,
+            provisions: 0,
+            destroys: 0,
+            notifier: Arc::clone(&self.notifier),
+            _product_lock: turn,
+        })
+    }
+}
+
+impl ProductTx {
+    /// The product's policy as it is stored.
+    pub(super) fn policy(&self) -> &str {
+        &self.policy
+    }
+
+    /// Where further statements of the transaction run.
+    pub(super) fn connection(&mut self) -> &mut AnyConnection {
+        &mut self.transaction
+    }
+
+    /// Writes the next audit row.
+    pub(super) async fn append(&mut self, entry: &AuditEntry) -> Result<(), RegistryError> {
+        self.last_id += 1;
+        self.rows_left -= 1;
+        self.provisions += i64::from(entry.event == Event::Provision);
+        self.destroys += i64::from(entry.event == Event::Destroy);
+        self.last_hash = entry.hash(self.product_id, self.last_id, &self.last_hash);
+        insert_entry(&mut self.transaction, self.product_id, self.last_id, entry, &self.last_hash).await
+    }
+
+    /// Commits what was written, audit rows and all, and tells those who wait for rows.
+    pub(super) async fn commit(mut self) -> Result<(), RegistryError> {
+        if self.rows_left != 0 {
+            return Err(RegistryError::AuditIncomplete);
+        }
+        with_deadline(
+            sqlx::query(
+                "UPDATE products SET audit_hash = $1, provisions = provisions + $2, destroys = destroys + $3 \
+             WHERE product_id = $4",
+            )
+            .bind(self.last_hash)
+            .bind(self.provisions)
+            .bind(self.destroys)
+            .bind(self.product_id.to_string())
+            .execute(&mut *self.transaction),
+        )
+        .await?;
+        with_deadline(self.transaction.commit()).await?;
+        // Right behind the commit, with nothing awaited between: a change dropped half-way was not committed, or
+        // is told.
+        self.notifier.notify(self.product_id);
+        Ok(())
+    }
+}
+
+pub(super) async fn insert_entry(
+    connection: &mut AnyConnection,
+    product_id: ProductId,
+    id: i64,
+    entry: &AuditEntry,
+    hash: &str,
+) -> Result<(), RegistryError> {
+    let engine = entry.engine.as_ref();
+    with_deadline(
+        sqlx::query(
+            "INSERT INTO audit_log \
+         (product_id, id, at, engine_id, user_id, event, duration_ms, detail, hash) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+        )
+        .bind(product_id.to_string())
+        .bind(id)
+        .bind(entry.at.unix_ms())
+        .bind(engine.map(|(engine_id, _)| engine_id.to_string()))
+        .bind(engine.map(|(_, user_id)| user_id.as_str().to_owned()))
+        .bind(entry.event.as_str())
+        .bind(entry.duration_ms)
+        .bind(entry.detail.to_string())
+        .bind(hash.to_owned())
+        .execute(connection),
+    )
+    .await?;
+    Ok(())
+}

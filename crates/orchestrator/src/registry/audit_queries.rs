@@ -1,0 +1,120 @@
+//! The ledger, read: pages of it backwards, and what comes after a row.
+
+use contract::audit::AuditRow;
+use contract::{ProductId, Timestamp, UserId};
+use serde_json::value::RawValue;
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+use tokio::sync::watch;
+
+use super::access::with_deadline;
+use super::audit_log::Event;
+use super::{Registry, RegistryError};
+
+/// Which rows a page has: the newest first.
+#[derive(Clone, Debug)]
+pub(crate) struct AuditFilter {
+    /// Only rows older than this one.
+    pub(crate) before: Option<i64>,
+    pub(crate) event: Option<Event>,
+    pub(crate) user_id: Option<UserId>,
+    pub(crate) limit: i64,
+}
+
+/// A query for rows of the ledger: their columns, in the order in which [`parse_row`] takes them.
+macro_rules! select_rows {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, at, product_id, engine_id, user_id, event, duration_ms, detail, hash FROM audit_log ",
+            $rest
+        )
+    };
+}
+
+pub(super) const NEWEST: &str = select_rows!("WHERE product_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3");
+pub(super) const NEWEST_OF_EVENT: &str =
+    select_rows!("WHERE product_id = $1 AND id < $2 AND event = $4 ORDER BY id DESC LIMIT $3");
+pub(super) const NEWEST_OF_USER: &str =
+    select_rows!("WHERE product_id = $1 AND id < $2 AND user_id = $4 ORDER BY id DESC LIMIT $3");
+/// A user has few rows, an event may have most of all: the concatenation keeps the planner from the event's
+/// index.
+pub(super) const NEWEST_OF_USER_AND_EVENT: &str = select_rows!(
+    "WHERE product_id = $1 AND id < $2 AND user_id = $4 AND event || '' = $5 ORDER BY id DESC LIMIT $3"
+);
+pub(super) const ROWS_AFTER: &str = select_rows!("WHERE product_id = $1 AND id > $2 ORDER BY id LIMIT $3");
+pub(super) const LAST_ROW_ID: &str = "SELECT audit_seq FROM products WHERE product_id = $1";
+
+impl Registry {
+    /// A page of a product's rows, newest first.
+    pub(crate) async fn audit_page(
+        &self,
+        product_id: ProductId,
+        filter: &AuditFilter,
+    ) -> Result<Vec<AuditRow>, RegistryError> {
+        let statement = match (&filter.user_id, filter.event) {
+            (None, None) => NEWEST,
+            (None, Some(_)) => NEWEST_OF_EVENT,
+            (Some(_), None) => NEWEST_OF_USER,
+            (Some(_), Some(_)) => NEWEST_OF_USER_AND_EVENT,
+        };
+        let mut query = sqlx::query(statement)
+            .bind(product_id.to_string())
+            .bind(filter.before.unwrap_or(i64::MAX))
+            .bind(filter.limit);
+        if let Some(user_id) = &filter.user_id {
+            query = query.bind(user_id.as_str().to_owned());
+        }
+        if let Some(event) = filter.event {
+            query = query.bind(event.as_str());
+        }
+        with_deadline(query.fetch_all(&self.reads)).await?.iter().map(parse_row).collect()
+    }
+
+    /// At most `limit` of a product's rows after the row `after`, oldest first.
+    pub(crate) async fn audit_rows_after(
+        &self,
+        product_id: ProductId,
+        after: i64,
+        limit: i64,
+    ) -> Result<Vec<AuditRow>, RegistryError> {
+        let query = sqlx::query(ROWS_AFTER).bind(product_id.to_string()).bind(after).bind(limit);
+        with_deadline(query.fetch_all(&self.reads)).await?.iter().map(parse_row).collect()
+    }
+
+    /// The id of a product's last row.
+    pub(crate) async fn last_audit_id(&self, product_id: ProductId) -> Result<i64, RegistryError> {
+        let row =
+            with_deadline(sqlx::query(LAST_ROW_ID).bind(product_id.to_string()).fetch_optional(&self.reads))
+                .await?;
+        Ok(row.ok_or(RegistryError::ProductGone)?.try_get(0)?)
+    }
+
+    /// Tells those who wait for a product's rows to look, though no commit was confirmed.
+    pub(crate) fn notify_followers(&self, product_id: ProductId) {
+        self.notifier.notify(product_id);
+    }
+
+    /// Word of every commit of a product's rows from now on.
+    pub(crate) fn subscribe(&self, product_id: ProductId) -> watch::Receiver<()> {
+        self.notifier.subscribe(product_id)
+    }
+}
+
+fn parse_row(row: &AnyRow) -> Result<AuditRow, RegistryError> {
+    let text = |at: usize| row.try_get::<String, _>(at);
+    let optional = |at: usize| row.try_get::<Option<String>, _>(at);
+    let unreadable = |column| move || RegistryError::Unreadable { column };
+    let engine_id = optional(3)?.map(|id| id.parse().ok().ok_or_else(unreadable("engine_id")));
+    let user_id = optional(4)?.map(|id| UserId::new(id).ok().ok_or_else(unreadable("user_id")));
+    Ok(AuditRow {
+        id: row.try_get(0)?,
+        at: Timestamp::from_unix_ms(row.try_get(1)?),
+        product_id: text(2)?.parse().ok().ok_or_else(unreadable("product_id"))?,
+        engine_id: engine_id.transpose()?,
+        user_id: user_id.transpose()?,
+        event: text(5)?.into(),
+        duration_ms: row.try_get(6)?,
+        detail: RawValue::from_string(text(7)?).ok().ok_or_else(unreadable("detail"))?,
+        hash: text(8)?,
+    })
+}

@@ -1,0 +1,52 @@
+//! How the ledger's rows are chained: each is hashed together with the hash of the product's row before it, so
+//! that a row cannot be changed, dropped or moved without breaking all that follow.
+
+use sha2::{Digest as _, Sha256};
+
+/// The hash before a product's first row.
+pub(super) const GENESIS_HASH: &str = "";
+
+/// A row of the ledger as its columns hold it, without its hash.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChainedRow<'a> {
+    pub(super) product_id: &'a str,
+    pub(super) id: i64,
+    pub(super) at: i64,
+    pub(super) engine_id: Option<&'a str>,
+    pub(super) user_id: Option<&'a str>,
+    pub(super) event: &'a str,
+    pub(super) duration_ms: Option<i64>,
+    pub(super) detail: &'a str,
+}
+
+impl ChainedRow<'_> {
+    /// The row's hash, after a row hashed `before`.
+    pub(super) fn hash(&self, before: &str) -> String {
+        let (id, at) = (self.id.to_string(), self.at.to_string());
+        let duration_ms = self.duration_ms.map(|duration| duration.to_string());
+        let fields = [
+            Some("roundhouse audit 1"),
+            Some(before),
+            Some(self.product_id),
+            Some(&*id),
+            Some(&*at),
+            self.engine_id,
+            self.user_id,
+            Some(self.event),
+            duration_ms.as_deref(),
+            Some(self.detail),
+        ];
+        let mut hasher = Sha256::new();
+        for field in fields {
+            // Each field with its length, and null unlike every length: no two rows read alike.
+            match field {
+                Some(text) => {
+                    hasher.update((text.len() as u64).to_be_bytes());
+                    hasher.update(text.as_bytes());
+                }
+                None => hasher.update(u64::MAX.to_be_bytes()),
+            }
+        }
+        hasher.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+    }
+}

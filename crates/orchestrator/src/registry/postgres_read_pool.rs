@@ -1,0 +1,93 @@
+//! The hot read on PostgreSQL: connections that do nothing else, each with its statements prepared.
+//!
+//! A pool asks each connection that is given back whether it is still there, which costs as much as the read. Here
+//! a connection that has answered is good, and one that has not is dropped.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgRow};
+use sqlx::{ConnectOptions as _, PgConnection};
+use tokio::sync::Semaphore;
+
+use super::access::is_unreachable;
+use super::{EngineOwner, RegistryError};
+
+/// More would only queue inside the server.
+const MAX_CONNECTIONS: usize = 8;
+
+/// How long a read may wait for its turn: the server may be there, and busy.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long it may take from then on, whatever has become of the server.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(super) struct PostgresReadPool {
+    options: PgConnectOptions,
+    idle: Mutex<Vec<PgConnection>>,
+    permits: Semaphore,
+}
+
+impl PostgresReadPool {
+    pub(super) fn new(options: PgConnectOptions) -> Self {
+        let settings = [("statement_timeout", "5s"), ("default_transaction_read_only", "on")];
+        let options = options.options(settings).disable_statement_logging();
+        Self { options, idle: Mutex::default(), permits: Semaphore::new(MAX_CONNECTIONS) }
+    }
+
+    /// What `read` makes of the row that `query` finds at `seat`.
+    pub(super) async fn read<T>(
+        &self,
+        query: &'static str,
+        seat: &EngineOwner,
+        read: impl FnOnce(&PgRow) -> Result<T, RegistryError>,
+    ) -> Result<Option<T>, RegistryError> {
+        let late = |_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into());
+        let permit = tokio::time::timeout(QUEUE_TIMEOUT, self.permits.acquire()).await.map_err(late)?;
+        let _permit = permit.map_err(|_| RegistryError::Closed)?;
+        let found = tokio::time::timeout(READ_TIMEOUT, self.fetch_row(query, seat)).await;
+        found.map_err(late)??.as_ref().map(read).transpose()
+    }
+
+    async fn fetch_row(
+        &self,
+        query: &'static str,
+        seat: &EngineOwner,
+    ) -> Result<Option<PgRow>, RegistryError> {
+        loop {
+            let kept = self.idle().pop();
+            let was_kept = kept.is_some();
+            let mut connection = match kept {
+                Some(connection) => connection,
+                None => self.options.connect().await?,
+            };
+            let query = sqlx::query(query).bind(seat.product_id.to_string()).bind(seat.user_id.as_str());
+            match query.fetch_optional(&mut connection).await {
+                Ok(row) => {
+                    self.idle().push(connection);
+                    return Ok(row);
+                }
+                // The server ended it while nobody looked. A new one tells how things stand.
+                Err(error) if was_kept && is_unreachable(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Reads no more.
+    pub(super) fn close(&self) {
+        self.permits.close();
+        self.idle().clear();
+    }
+
+    /// Whether nothing is being read.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        self.permits.available_permits() == MAX_CONNECTIONS
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<PgConnection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

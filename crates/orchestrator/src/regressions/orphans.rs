@@ -1,0 +1,137 @@
+//! Killed between any two steps of a change, the orchestrator leaves nothing behind that nobody knows of.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{SECOND, STEP};
+use crate::backend::BackendError;
+use crate::testing::{BackendCall, Fault, ProductClient, SimulatedHealth, TestApp, summarize};
+
+/// Each change, and a step of it in which the orchestrator is killed.
+const KILL_POINTS: [(&str, KillPoint); 20] = [
+    ("provision", KillPoint::Call(BackendCall::CheckImage)),
+    ("provision", KillPoint::Call(BackendCall::Launch)),
+    ("provision", KillPoint::Boot),
+    ("provision", KillPoint::Rollback(BackendCall::Remove)),
+    ("start", KillPoint::Call(BackendCall::CheckImage)),
+    ("start", KillPoint::Call(BackendCall::Launch)),
+    ("start", KillPoint::Boot),
+    ("start", KillPoint::Rollback(BackendCall::Kill)),
+    ("wake", KillPoint::Call(BackendCall::CheckImage)),
+    ("wake", KillPoint::Call(BackendCall::Launch)),
+    ("stop", KillPoint::Call(BackendCall::Stop)),
+    ("sleep", KillPoint::Call(BackendCall::Rpc)),
+    ("sleep", KillPoint::Call(BackendCall::Stop)),
+    ("rotate", KillPoint::Call(BackendCall::Rpc)),
+    ("restart", KillPoint::Call(BackendCall::CheckImage)),
+    ("restart", KillPoint::Call(BackendCall::Launch)),
+    ("restart", KillPoint::Boot),
+    ("restart", KillPoint::Rollback(BackendCall::Kill)),
+    ("destroy", KillPoint::Call(BackendCall::Ping)),
+    ("destroy", KillPoint::Call(BackendCall::Remove)),
+];
+
+/// Where a change is cut off.
+#[derive(Clone, Copy, Debug)]
+enum KillPoint {
+    /// In this call.
+    Call(BackendCall),
+    /// In this call, by which a launch that failed is undone.
+    Rollback(BackendCall),
+    /// While the engine comes up.
+    Boot,
+}
+
+/// Two comparisons of the registry with what runs, and a little more.
+const TWO_RECONCILE_INTERVALS: Duration = Duration::from_secs(65);
+
+/// Brings the engine of ann to where `change` begins.
+async fn prepare(product: &ProductClient<'_>, change: &str) {
+    if change == "provision" {
+        return;
+    }
+    let provisioned = product.provision("ann").await;
+    match change {
+        "start" => assert_eq!(summarize(product.stop("ann").await), "200 stopped"),
+        "wake" => assert_eq!(product.app.orchestrator.fleet().sleep_all("idle").await.unwrap(), 1),
+        "restart" => product.app.backend.crash(super::engine_id(&provisioned)),
+        _ => {}
+    }
+}
+
+/// Asks for `change`. What nobody asks for comes with time.
+async fn send_change(product: &ProductClient<'_>, change: &str) -> (u16, Value) {
+    match change {
+        "provision" => product.provision("ann").await,
+        "start" => product.start("ann").await,
+        "wake" => product.admit("ann", json!({"auto_wake": true})).await,
+        "stop" => product.stop("ann").await,
+        "rotate" => product.rotate("ann").await,
+        "destroy" => product.delete("ann").await,
+        _ => std::future::pending().await,
+    }
+}
+
+/// Makes `change` and kills the orchestrator in it: in a call that has not acted yet, or has.
+async fn kill_during(app: TestApp, key: &str, change: &str, step: KillPoint, acted: bool) -> TestApp {
+    let product = ProductClient { app: &app, key: key.to_owned() };
+    prepare(&product, change).await;
+    let call = match step {
+        KillPoint::Call(call) => call,
+        KillPoint::Rollback(call) => {
+            app.backend.inject(BackendCall::Launch, Fault::Error(BackendError::Failed("broken".into())));
+            call
+        }
+        KillPoint::Boot => {
+            app.backend.set_health(SimulatedHealth::Unreachable);
+            BackendCall::Launch
+        }
+    };
+    let before = app.backend.count(call);
+    if !matches!(step, KillPoint::Boot) {
+        app.backend.inject(call, if acted { Fault::Delay(Duration::from_hours(1)) } else { Fault::Hang });
+    }
+    let begun = app.advance_until(STEP, async || app.backend.count(call) > before);
+    tokio::select! {
+        biased;
+        answer = send_change(&product, change) => panic!("{change} {step:?}: {answer:?}"),
+        () = begun => {}
+    }
+    let app = app.kill_and_replace().await;
+    app.backend.clear_faults();
+    app.backend.set_health(SimulatedHealth::Healthy);
+    app.start().await;
+    app
+}
+
+#[tokio::test]
+async fn lesson_o01_killed_in_any_step_of_any_change_nothing_is_left_over() {
+    let mut app = TestApp::new().await;
+    let key = app.register_product("demo", json!({"idle_sleep_threshold_s": 0})).await.key;
+    let dozing = app.register_product("dozing", json!({"idle_sleep_threshold_s": 60})).await.key;
+    for (change, step) in KILL_POINTS {
+        for acted in [false, true] {
+            let key = if change == "sleep" { &dozing } else { &key };
+            app = kill_during(app, key, change, step, acted).await;
+            app.while_time_passes(SECOND * 5, app.sleep(TWO_RECONCILE_INTERVALS)).await;
+            app.wait_unclaimed().await;
+            app.assert_consistent().await;
+            for row in
+                app.rows("SELECT engine_id, CAST(port AS TEXT) FROM engines WHERE status = 'running'").await
+            {
+                assert_eq!(app.backend.ports()[&row[0].parse().unwrap()].to_string(), row[1]);
+            }
+            let product = ProductClient { app: &app, key: key.clone() };
+            let deleted = app.while_time_passes(STEP, product.delete("ann")).await;
+            assert!(matches!(deleted.0, 200 | 404), "{change} {step:?}: {deleted:?}");
+            assert!(app.backend.folders().is_empty(), "{change} {step:?}: a folder is left");
+            assert!(app.backend.running().is_empty(), "{change} {step:?}: a process is left");
+            assert!(
+                app.rows("SELECT engine_id FROM engines").await.is_empty(),
+                "{change} {step:?}: a row is left"
+            );
+        }
+    }
+    app.assert_hash_chain().await;
+}

@@ -1,0 +1,154 @@
+//! What a line at the terminal means as an answer to what the agent asks.
+
+use contract::engine::{GrantScope, HitlRespond};
+use contract::event::{HitlKind, HitlRequest};
+
+/// The answer that `line` is to `request`.
+///
+/// # Errors
+/// What to write instead, for the person.
+pub(super) fn parse_answer(request: &HitlRequest, line: &str) -> Result<HitlRespond, String> {
+    let line = line.trim();
+    let answered = match request.kind {
+        HitlKind::Permission => parse_permission(line)?,
+        HitlKind::Question => {
+            ParsedAnswer::plain(parse_question(request.options.as_deref().unwrap_or_default(), line)?)
+        }
+    };
+    Ok(HitlRespond {
+        task_id: request.task_id.clone(),
+        answer: answered.answer.to_owned(),
+        feedback: answered.feedback.map(str::to_owned),
+        content_blocks: Vec::new(),
+        request_id: Some(request.request_id.to_string()),
+        scope: answered.scope,
+    })
+}
+
+struct ParsedAnswer<'a> {
+    answer: &'a str,
+    feedback: Option<&'a str>,
+    scope: Option<GrantScope>,
+}
+
+impl<'a> ParsedAnswer<'a> {
+    fn plain(answer: &'a str) -> Self {
+        Self { answer, feedback: None, scope: None }
+    }
+}
+
+/// Only a plain `yes` is leave: of `yes, but …` the agent might hear no more than the first word.
+fn parse_permission(line: &str) -> Result<ParsedAnswer<'_>, String> {
+    let end = line.find(|character: char| !character.is_alphanumeric()).unwrap_or(line.len());
+    let (word, rest) = line.split_at(end);
+    let rest = rest.trim_start_matches(|character: char| {
+        character.is_whitespace() || matches!(character, ',' | '.' | ':' | ';' | '-' | '–' | '—')
+    });
+    let always = |scope| ParsedAnswer { scope: Some(scope), ..ParsedAnswer::plain("always") };
+    match (word.to_lowercase().as_str(), rest) {
+        ("y" | "yes", "") => Ok(ParsedAnswer::plain("yes")),
+        ("n" | "no", "") => Ok(ParsedAnswer::plain("no")),
+        ("n" | "no", why) => Ok(ParsedAnswer { feedback: Some(why), ..ParsedAnswer::plain("no") }),
+        ("a" | "always", "") => Ok(always(GrantScope::Task)),
+        ("a" | "always", how_far) if how_far.eq_ignore_ascii_case("everywhere") => {
+            Ok(always(GrantScope::Engine))
+        }
+        _ => Err("Please answer `y`, `n`, `n` and why not, `a`, or `a everywhere`.".into()),
+    }
+}
+
+/// The text of an option, its number, or an answer in one's own words.
+fn parse_question<'a>(options: &'a [String], line: &'a str) -> Result<&'a str, String> {
+    if line.is_empty() {
+        return Err("Please answer the question.".into());
+    }
+    // An option that is itself a number goes before the option with that number.
+    if options.is_empty() || options.iter().any(|option| option == line) {
+        return Ok(line);
+    }
+    match line.parse::<usize>() {
+        Err(_) => Ok(line),
+        Ok(number) => number
+            .checked_sub(1)
+            .and_then(|index| options.get(index))
+            .map(String::as_str)
+            .ok_or_else(|| format!("There is no option {line}: please choose one, or answer in words.")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract::{HitlId, TaskId, Timestamp};
+
+    use super::*;
+
+    fn request(kind: HitlKind, options: &[&str]) -> HitlRequest {
+        let options = options.iter().map(|option| (*option).to_owned()).collect::<Vec<_>>();
+        HitlRequest {
+            request_id: HitlId::new(),
+            task_id: TaskId::new("task").unwrap(),
+            kind,
+            question: "?".into(),
+            created_at: Timestamp::from_unix_ms(0),
+            options: (!options.is_empty()).then_some(options),
+        }
+    }
+
+    #[test]
+    fn a_permission_takes_what_it_offers() {
+        let asked = request(HitlKind::Permission, &[]);
+        let (task, engine) = (Some(GrantScope::Task), Some(GrantScope::Engine));
+        for (line, answer, feedback, scope) in [
+            ("y", "yes", None, None),
+            (" Yes. ", "yes", None, None),
+            ("n", "no", None, None),
+            ("NO", "no", None, None),
+            ("n use the other file", "no", Some("use the other file"), None),
+            ("no, use the other — please", "no", Some("use the other — please"), None),
+            ("nö", "", None, None),
+            ("a", "always", None, task),
+            ("always", "always", None, task),
+            ("a everywhere", "always", None, engine),
+            ("always Everywhere", "always", None, engine),
+            ("", "", None, None),
+            ("yes, but only this one", "", None, None),
+            ("always here", "", None, None),
+            ("yesterday", "", None, None),
+            ("none", "", None, None),
+            ("?", "", None, None),
+        ] {
+            match parse_answer(&asked, line) {
+                Ok(given) => {
+                    let found = (given.answer.as_str(), given.feedback.as_deref(), given.scope);
+                    assert_eq!(found, (answer, feedback, scope), "{line:?}");
+                    assert_eq!(given.request_id, Some(asked.request_id.to_string()));
+                }
+                Err(why) => assert!(answer.is_empty() && why.contains("`y`"), "{line:?}: {why}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_question_takes_an_option_by_its_number_and_any_words() {
+        let colours = request(HitlKind::Question, &["red", "green"]);
+        let numbers = request(HitlKind::Question, &["2", "1"]);
+        let free = request(HitlKind::Question, &[]);
+        for (asked, line, answer) in [
+            (&colours, "2", Ok("green")),
+            (&colours, " blue, rather ", Ok("blue, rather")),
+            (&colours, "red", Ok("red")),
+            (&colours, "0", Err("There is no option 0")),
+            (&colours, "3", Err("There is no option 3")),
+            (&colours, " ", Err("Please answer")),
+            (&numbers, "2", Ok("2")),
+            (&free, "7", Ok("7")),
+            (&free, "", Err("Please answer")),
+        ] {
+            match (parse_answer(asked, line), answer) {
+                (Ok(given), Ok(answer)) => assert_eq!(given.answer, answer, "{line:?}"),
+                (Err(found), Err(why)) => assert!(found.contains(why), "{line:?}: {found}"),
+                (found, _) => panic!("{line:?}: {found:?}"),
+            }
+        }
+    }
+}

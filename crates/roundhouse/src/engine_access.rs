@@ -1,0 +1,67 @@
+//! How the commands for people get at the services of a `roundhouse up`: by what it left in its folder.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use contract::{PlatformKey, UserId};
+use reqwest::Url;
+
+use crate::client::Orchestrator;
+use crate::error::Failure;
+use crate::up::folder::{ADDRESS_FILE, PLATFORM_KEY_FILE, UpFolder};
+
+/// Which engine a command for people talks to.
+#[derive(clap::Args)]
+pub(crate) struct EngineOptions {
+    /// The user whose engine it is; your login name by default.
+    #[arg(long, env = "USER", default_value = "me")]
+    user: String,
+    /// The folder of the `roundhouse up` to talk to.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// The orchestrator's address; by default that of the `roundhouse up` of the folder.
+    #[arg(long)]
+    url: Option<Url>,
+}
+
+impl EngineOptions {
+    /// The orchestrator to ask for the engine, and the user to ask it for.
+    pub(crate) fn resolve(self) -> Result<(Orchestrator, UserId), Failure> {
+        let user = parse_user(self.user)?;
+        let folder = UpFolder::resolve(self.dir.as_deref()).map_err(Failure::usage)?;
+        Ok((open_orchestrator(&folder, self.url)?, user))
+    }
+}
+
+/// The user called `user`.
+pub(crate) fn parse_user(user: String) -> Result<UserId, Failure> {
+    let user = UserId::new(user).map_err(|error| Failure::usage(format!("--user: {error}")))?;
+    // A URL cannot carry these two as they are.
+    if matches!(user.as_str(), "." | "..") {
+        return Err(Failure::usage("--user: `.` and `..` cannot be talked to from here"));
+    }
+    Ok(user)
+}
+
+/// The orchestrator of a folder, or that at `url`; a product of one's own is used through the environment.
+pub(crate) fn open_orchestrator(folder: &UpFolder, url: Option<Url>) -> Result<Orchestrator, Failure> {
+    let key = match std::env::var("ROUNDHOUSE_PLATFORM_KEY") {
+        Ok(key) => key,
+        Err(_) => read_file(folder.path(), PLATFORM_KEY_FILE)?,
+    };
+    let url = match url {
+        Some(url) => url,
+        None => Url::parse(&read_file(folder.path(), ADDRESS_FILE)?).context("the address in the folder")?,
+    };
+    Ok(Orchestrator::new(url, PlatformKey::from_text(key))?)
+}
+
+fn read_file(folder: &Path, file: &str) -> Result<String, Failure> {
+    let path = folder.join(file);
+    std::fs::read_to_string(&path).map(|text| text.trim().to_owned()).map_err(|error| {
+        Failure::usage(format!(
+            "{} cannot be read ({error}): run `roundhouse up` first, or name its folder with --dir",
+            path.display()
+        ))
+    })
+}

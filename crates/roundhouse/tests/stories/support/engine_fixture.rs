@@ -1,0 +1,162 @@
+//! The language model that the stories play, and what it was asked.
+
+use serde_json::json;
+use strict_provider::{CapturedRequest, Gate, MockProvider, Reply};
+
+use super::{Engine, Program, StandaloneEngine, with_deadline};
+
+/// The wires that an engine speaks.
+pub(crate) const WIRES: [&str; 2] = ["anthropic", "openai"];
+
+/// A picture of one pixel, a PNG in base64.
+pub(crate) const PNG_BASE64: &str =
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==";
+
+/// An engine with a model at its disposal.
+pub(crate) struct EngineFixture {
+    pub(crate) provider: MockProvider,
+    pub(crate) setup: StandaloneEngine,
+    pub(crate) program: Program,
+    pub(crate) engine: Engine,
+}
+
+/// A provider that refuses what its vendor would refuse, thinking in another place included.
+async fn mock_provider() -> MockProvider {
+    MockProvider::builder().bind_thinking(true).start().await.unwrap()
+}
+
+impl EngineFixture {
+    /// An engine that speaks Anthropic's words.
+    pub(crate) async fn new(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::for_wire("anthropic", replies).await
+    }
+
+    /// An engine that speaks the words of `wire`.
+    pub(crate) async fn for_wire(wire: &str, replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::with_setup(wire, replies, |place| place).await
+    }
+
+    /// An engine whose place was made ready.
+    pub(crate) async fn with_setup(
+        wire: &str,
+        replies: impl IntoIterator<Item = Reply>,
+        ready: impl FnOnce(StandaloneEngine) -> StandaloneEngine,
+    ) -> Self {
+        let provider = mock_provider().await;
+        provider.enqueue_all(replies);
+        let place = ready(StandaloneEngine::new().with_provider(wire, &provider));
+        let (program, engine) = place.start().await;
+        Self { provider, setup: place, program, engine }
+    }
+
+    /// Ends the engine with SIGKILL and starts it again.
+    pub(crate) async fn kill_and_start(self) -> Self {
+        let Self { provider, setup: place, program, .. } = self;
+        program.signal_and_wait(rustix::process::Signal::KILL).await;
+        let (program, engine) = place.start().await;
+        Self { provider, setup: place, program, engine }
+    }
+
+    /// Ends the engine as an orchestrator does and starts it again.
+    pub(crate) async fn stop_and_start(self) -> Self {
+        let Self { provider, setup: place, program, .. } = self;
+        program.signal_and_wait(rustix::process::Signal::TERM).await.assert_success();
+        let (program, engine) = place.start().await;
+        Self { provider, setup: place, program, engine }
+    }
+
+    /// How often the model was asked.
+    pub(crate) fn model_calls(&self) -> usize {
+        self.provider.requests().len()
+    }
+
+    /// What the model was told when it was asked last.
+    pub(crate) fn last_messages(&self) -> ModelMessages {
+        ModelMessages::from_request(self.provider.requests().last().expect("the model was asked"))
+    }
+
+    /// What the model was told each time.
+    pub(crate) fn all_messages(&self) -> Vec<ModelMessages> {
+        self.provider.requests().iter().map(ModelMessages::from_request).collect()
+    }
+}
+
+/// The messages of a request to the model, as JSON text.
+#[derive(Debug)]
+pub(crate) struct ModelMessages(pub(crate) String);
+
+impl ModelMessages {
+    fn from_request(request: &CapturedRequest) -> Self {
+        Self(request.body["messages"].to_string())
+    }
+
+    /// Asserts that all of `words` are there, in this order.
+    #[track_caller]
+    pub(crate) fn assert_contains(&self, words: &[&str]) -> &Self {
+        let mut rest = self.0.as_str();
+        for word in words {
+            let found = rest.find(word);
+            let at = found.unwrap_or_else(|| panic!("no {word:?} in its place among {words:?}: {}", self.0));
+            rest = &rest[at + word.len()..];
+        }
+        self
+    }
+
+    /// Asserts that none of `words` is there.
+    #[track_caller]
+    pub(crate) fn assert_lacks(&self, words: &[&str]) -> &Self {
+        for word in words {
+            assert!(!self.0.contains(word), "{word:?} is in: {}", self.0);
+        }
+        self
+    }
+}
+
+/// What the model of a story may do at the end of an answer.
+pub(crate) trait ReplyExt: Sized {
+    /// Notes something in working memory.
+    fn memory_set(self, key: &str, value: &str) -> Self;
+    /// Wants to write a file, for which it needs leave.
+    fn write_file(self, path: &str) -> Self;
+    /// Asks the user.
+    fn ask_user(self, question: &str) -> Self;
+}
+
+impl ReplyExt for Reply {
+    fn memory_set(self, key: &str, value: &str) -> Self {
+        self.tool_use("working_memory_set", json!({"key": key, "value": value}))
+    }
+
+    fn write_file(self, path: &str) -> Self {
+        self.tool_use("write_file", json!({"path": path, "content": format!("This is {path}.")}))
+    }
+
+    fn ask_user(self, question: &str) -> Self {
+        self.tool_use("ask_user", json!({"question": question}))
+    }
+}
+
+/// The model notes something in working memory.
+pub(crate) fn memory_set_reply(key: &str, value: &str) -> Reply {
+    Reply::new().memory_set(key, value)
+}
+
+/// The model wants to write a file, for which it needs leave.
+pub(crate) fn write_file_reply(path: &str) -> Reply {
+    Reply::new().write_file(path)
+}
+
+/// The model asks the user.
+pub(crate) fn ask_user_reply(text: &str) -> Reply {
+    Reply::new().ask_user(text)
+}
+
+/// Waits until an answer of the model stands at the gate.
+pub(crate) async fn wait_gate_reached(gate: &Gate) {
+    with_deadline("the model's answer is held", gate.reached()).await;
+}
+
+/// Waits until nobody reads an answer of the model any more.
+pub(crate) async fn wait_provider_idle(provider: &MockProvider) {
+    with_deadline("nobody listens to the model", provider.wait_until_idle()).await;
+}

@@ -1,0 +1,126 @@
+//! One engine without an orchestrator.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+use contract::EngineKey;
+use serde_json::json;
+use strict_provider::MockProvider;
+
+use super::http::{client, send};
+use super::test_env::BINARY;
+use super::{Engine, Program, TestEnv, eventually};
+
+/// The place of an engine: what its container contract's variables say.
+#[derive(Debug)]
+pub(crate) struct StandaloneEngine {
+    pub(crate) test_env: TestEnv,
+    pub(crate) variables: BTreeMap<String, String>,
+    key: EngineKey,
+    has_landlock: bool,
+    /// What it reads for `/etc/resolv.conf`.
+    resolver: Option<PathBuf>,
+}
+
+/// Starts a program for which the kernel has no Landlock: a filter answers the call that makes a ruleset, which has the
+/// same number on all processors, as a kernel does that does not know it.
+const WITHOUT_LANDLOCK_SCRIPT: &str = "
+import ctypes, os, struct, sys
+step = lambda code, yes, no, value: struct.pack('HBBI', code, yes, no, value)
+steps = step(0x20, 0, 0, 0) + step(0x15, 0, 1, 444) + step(6, 0, 0, 0x50000 | 38) + step(6, 0, 0, 0x7fff0000)
+steps = ctypes.create_string_buffer(steps)
+program = ctypes.create_string_buffer(struct.pack('H6xQ', 4, ctypes.addressof(steps)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+/// Starts a program that finds names as a file says.
+const WITH_RESOLVER_SCRIPT: &str = r#"mount --bind "$1" /etc/resolv.conf && shift && exec "$@""#;
+
+impl StandaloneEngine {
+    pub(crate) fn new() -> Self {
+        let home = TestEnv::new();
+        let key = EngineKey::generate().unwrap();
+        let catalog = home.path().join("catalog");
+        fs::create_dir(&catalog).unwrap();
+        let variables = [
+            ("ENGINE_KEY_HASH", key.hash().to_hex()),
+            ("SQLITE_DB_PATH", home.path().join("brain.sqlite").to_str().unwrap().to_owned()),
+            ("CATALOG_DIR", catalog.to_str().unwrap().to_owned()),
+            ("ENGINE_HOST", "127.0.0.1".to_owned()),
+            ("ENGINE_PORT", home.ports.first().to_string()),
+            ("LLM_PROVIDER", "scripted".to_owned()),
+        ];
+        let variables = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Self { test_env: home, variables, key, has_landlock: true, resolver: None }
+    }
+
+    /// Sets a variable.
+    pub(crate) fn with_env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.variables.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// Lets it talk to the strict provider in the words of `wire`.
+    pub(crate) fn with_provider(self, wire: &str, provider: &MockProvider) -> Self {
+        let base = if wire == "openai" { provider.openai_base_url() } else { provider.base_url() };
+        self.with_env("LLM_PROVIDER", wire)
+            .with_env("LLM_BASE_URL", base)
+            .with_env("LLM_API_KEY", "provider-key")
+    }
+
+    /// Runs it as on a kernel that has no Landlock. It needs `python3`.
+    pub(crate) fn without_landlock(self) -> Self {
+        Self { has_landlock: false, ..self }
+    }
+
+    /// Runs it as on a machine whose names are asked for at `server`, port 53. It needs root.
+    pub(crate) fn with_name_server(self, server: std::net::IpAddr) -> Self {
+        let resolver = self.test_env.path().join("resolv.conf");
+        fs::write(&resolver, format!("nameserver {server}\noptions timeout:2 attempts:1\n")).unwrap();
+        Self { resolver: Some(resolver), ..self }
+    }
+
+    pub(crate) fn brain(&self) -> PathBuf {
+        self.test_env.path().join("brain.sqlite")
+    }
+
+    /// The folder of the agent's files.
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.test_env.path().join("workspace")
+    }
+
+    /// Begins the engine.
+    pub(crate) fn launch(&self) -> Program {
+        if let Some(resolver) = &self.resolver {
+            let resolver = resolver.to_str().unwrap();
+            let starter =
+                ["unshare", "--mount", "sh", "-c", WITH_RESOLVER_SCRIPT, "sh", resolver, BINARY, "engine"];
+            return self.test_env.run_program(&starter, &self.variables);
+        }
+        if self.has_landlock {
+            return self.test_env.run(&["engine"], &self.variables);
+        }
+        let starter = ["python3", "-c", WITHOUT_LANDLOCK_SCRIPT, BINARY, "engine"];
+        self.test_env.run_program(&starter, &self.variables)
+    }
+
+    /// Starts the engine and waits until it answers.
+    pub(crate) async fn start(&self) -> (Program, Engine) {
+        let mut program = self.launch();
+        let url = format!("http://127.0.0.1:{}", self.variables["ENGINE_PORT"]);
+        let http = client();
+        eventually("the engine answers", async || {
+            assert!(program.is_running(), "the engine ended: {}", program.output());
+            http.get(format!("{url}/health")).send().await.is_ok().then_some(())
+        })
+        .await;
+        let engine = Engine::new(&json!({"engine_id": "", "url": url, "api_key": self.key.expose()}));
+        // The answer is the engine's own, not that of another process on the port.
+        assert_eq!(send(engine.request(reqwest::Method::GET, "/openapi.json")).await.status, 200);
+        (program, engine)
+    }
+}

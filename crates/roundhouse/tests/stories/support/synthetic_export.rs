@@ -1,0 +1,145 @@
+//! Exports of engines that never were: documents of any size, made as they are read.
+
+use std::fmt::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use bytes::Bytes;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+/// How many turns a task has.
+const TURNS_PER_TASK: usize = 16;
+/// How many words the user says in a turn, and the agent.
+const WORDS_PER_MESSAGE: (usize, usize) = (150, 900);
+/// How many bytes each task has attached.
+const ATTACHED_BYTES_PER_TASK: usize = 64 * 1024;
+/// About how many bytes a task is in the document.
+const TASK_BYTES: usize = 236 * 1024;
+
+/// A document: so many tasks, each with the same conversation in other words.
+#[derive(Clone, Copy)]
+pub(crate) struct SyntheticExport {
+    tasks: usize,
+}
+
+impl SyntheticExport {
+    /// A document of so many tasks.
+    pub(crate) fn with_tasks(tasks: usize) -> Self {
+        Self { tasks }
+    }
+
+    /// A document of about so many MiB.
+    pub(crate) fn with_mib(mib: usize) -> Self {
+        Self::with_tasks((mib * 1024 * 1024).div_ceil(TASK_BYTES))
+    }
+
+    /// The document, piece by piece.
+    pub(crate) fn chunks(self) -> impl Iterator<Item = Bytes> + Send + 'static {
+        let turns = self.tasks * TURNS_PER_TASK;
+        let head = std::iter::once(r#"{"version":1"#.to_owned());
+        let tail = std::iter::once("}".to_owned());
+        head.chain(section("tasks", self.tasks, task))
+            .chain(section("turns", turns, turn))
+            .chain(section("steps", turns * 3, step))
+            .chain(section("said", turns * 2, |n| (n / 2 * 3 + n % 2).to_string()))
+            .chain(section("episodes", turns, episode))
+            .chain(section("knowledge", turns, knowledge))
+            .chain(section("media", self.tasks, media))
+            .chain(tail)
+            .map(Bytes::from)
+    }
+
+    /// The whole document.
+    pub(crate) fn document(self) -> String {
+        self.chunks().map(|piece| String::from_utf8(piece.into()).unwrap()).collect()
+    }
+}
+
+fn section(
+    name: &'static str,
+    records: usize,
+    record: impl Fn(usize) -> String + Send + 'static,
+) -> impl Iterator<Item = String> + Send {
+    let records = (0..records).map(move |n| {
+        let mut text = if n == 0 { "\n" } else { ",\n" }.to_owned();
+        text.push_str(&record(n));
+        text
+    });
+    std::iter::once(format!(",\n\"{name}\":[")).chain(records).chain(std::iter::once("]".to_owned()))
+}
+
+const CREATED_AT: &str = "2026-01-01T00:00:00.000Z";
+
+fn id(prefix: &str, n: usize) -> String {
+    format!("{prefix}{n:032x}")
+}
+
+/// Words that come again in other places, in no order.
+fn words(seed: usize, count: usize) -> String {
+    let mut state = u64::try_from(seed).unwrap() * 2 + 1;
+    let mut text = String::new();
+    for _ in 0..count {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        write!(text, "word{} ", (state >> 33) % 5_000).unwrap();
+    }
+    text
+}
+
+fn task(n: usize) -> String {
+    json!({
+        "task_id": format!("task {n}"), "created_at": CREATED_AT, "updated_at": CREATED_AT, "message_count": TURNS_PER_TASK * 2,
+        "working_memory": {"number": n},
+    })
+    .to_string()
+}
+
+fn turn(n: usize) -> String {
+    json!({
+        "turn_id": id("turn_", n), "task_id": format!("task {}", n / TURNS_PER_TASK), "message_id": id("msg_", n * 2),
+        "opened_at": CREATED_AT, "ended_at": CREATED_AT, "taken_in": true,
+    })
+    .to_string()
+}
+
+fn step(n: usize) -> String {
+    let turn = n / 3;
+    let step = match n % 3 {
+        0 => json!({
+            "step": "opened", "message_id": id("msg_", turn * 2), "message": words(n, WORDS_PER_MESSAGE.0),
+            "options": {"max_turns": 50, "super_thinking": false, "direct": true},
+        }),
+        1 => json!({
+            "step": "answered", "message_id": id("msg_", turn * 2 + 1), "model": "m",
+            "answer": {
+                "blocks": [{"type": "text", "text": words(n, WORDS_PER_MESSAGE.1)}],
+                "usage": {"input": 1, "output": 1, "cache_read": 0, "cache_write": 0, "reasoning": 0},
+            },
+        }),
+        _ => json!({"step": "ended", "outcome": {"outcome": "completed", "stop_reason": "end_turn"}}),
+    };
+    json!({"turn_id": id("turn_", turn), "at": CREATED_AT, "ts": 1_767_225_600_000_u64 + u64::try_from(n).unwrap(), "step": step})
+        .to_string()
+}
+
+fn episode(n: usize) -> String {
+    json!({
+        "id": id("ep_", n), "turn_id": id("turn_", n), "step": n * 3 + 2, "content": words(n, 100), "source": "agent",
+        "created_at": CREATED_AT,
+    })
+    .to_string()
+}
+
+fn knowledge(n: usize) -> String {
+    json!({"id": id("mem_", n), "content": words(n, 20), "source": "user", "created_at": CREATED_AT, "step": n * 3 + 1})
+        .to_string()
+}
+
+fn media(n: usize) -> String {
+    let data: Vec<u8> = words(n, ATTACHED_BYTES_PER_TASK / 8).into_bytes();
+    let mut hash = String::new();
+    for byte in Sha256::digest(&data) {
+        write!(hash, "{byte:02x}").unwrap();
+    }
+    json!({"hash": hash, "data": BASE64.encode(data), "task_ids": [format!("task {n}")]}).to_string()
+}

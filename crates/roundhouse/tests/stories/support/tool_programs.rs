@@ -1,0 +1,99 @@
+//! What the model runs, and the catalog that says what it may run.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use strict_provider::Reply;
+
+use super::turn::of_kind;
+use super::{EngineFixture, Event, StandaloneEngine};
+
+/// A command that starts programs which try to live for ever, each in another way, and waits. Each has the folder it runs
+/// in on its command line.
+pub(crate) const LINGERING_PROGRAMS: &str = "
+    trap '' TERM INT HUP
+    cling='$SIG{$_} = \"IGNORE\" for qw(TERM INT HUP); sleep 600 while 1'
+    nohup perl -e \"$cling\" clings \"$PWD\" >/dev/null 2>&1 &
+    (setsid perl -e \"$cling\" clings \"$PWD\" >/dev/null 2>&1 &)
+    perl -MPOSIX -e 'exit if fork; POSIX::setsid(); exit if fork; close STDOUT; exec @ARGV' perl -e \"$cling\" clings \"$PWD\"
+    perl -e 'kill STOP => $$; sleep 600' clings \"$PWD\" &
+    perl -e \"$cling\" clings \"$PWD\"
+";
+/// How many they are.
+pub(crate) const LINGERING_PROGRAM_COUNT: usize = 5;
+
+/// The model runs a command.
+pub(crate) fn shell_reply(command: &str) -> Reply {
+    tool_reply("shell", json!({"command": command}))
+}
+
+/// The model calls a tool.
+pub(crate) fn tool_reply(tool: &str, input: Value) -> Reply {
+    Reply::new().tool_use(tool, input)
+}
+
+/// The end of a turn.
+pub(crate) fn done_reply() -> Reply {
+    Reply::from_text("Done.")
+}
+
+/// What came of the calls of a turn: the output, or the error.
+pub(crate) fn tool_results(events: &[Event]) -> Vec<Result<&str, &str>> {
+    let results = of_kind(events, "tool_result").into_iter();
+    results
+        .map(|event| match event.data["error"].as_str() {
+            Some(error) => Err(error),
+            None => Ok(event.data["output"].as_str().unwrap()),
+        })
+        .collect()
+}
+
+/// Why the turn ended.
+pub(crate) fn stop_reason(events: &[Event]) -> &str {
+    events.last().unwrap().data["stop_reason"].as_str().unwrap()
+}
+
+/// Writes a file of a catalog.
+pub(crate) fn write_catalog_file(catalog: &Path, name: &str, text: &str) {
+    let file = catalog.join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+}
+
+impl StandaloneEngine {
+    /// Writes a file of its catalog.
+    pub(crate) fn with_catalog_file(self, name: &str, text: &str) -> Self {
+        write_catalog_file(Path::new(&self.variables["CATALOG_DIR"]), name, text);
+        self
+    }
+
+    /// Lets its agent run programs also where they cannot be confined, for stories that are not about that.
+    pub(crate) fn allowing_unconfined(self) -> Self {
+        self.with_env("ENGINE_ALLOW_UNCONFINED", "true")
+    }
+
+    /// Lets its agent do all that it can without asking.
+    pub(crate) fn allowing_all_tools(self) -> Self {
+        self.allowing_unconfined().with_catalog_file("permissions.json", r#"{"default": "allow"}"#)
+    }
+}
+
+impl EngineFixture {
+    /// An engine whose agent runs programs with leave.
+    pub(crate) async fn allowing_unconfined(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::with_setup("anthropic", replies, StandaloneEngine::allowing_unconfined).await
+    }
+
+    /// An engine whose agent asks for nothing.
+    pub(crate) async fn allowing_all_tools(replies: impl IntoIterator<Item = Reply>) -> Self {
+        Self::with_setup("anthropic", replies, StandaloneEngine::allowing_all_tools).await
+    }
+
+    /// The names of the tools that the model was told of when it was asked last.
+    pub(crate) fn offered_tools(&self) -> Vec<String> {
+        let request = self.provider.requests().pop().expect("the model was asked");
+        let tools = request.body["tools"].as_array().cloned().unwrap_or_default();
+        tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
+    }
+}

@@ -1,0 +1,142 @@
+//! Refusals of serde in the words of JSON: a client knows objects and strings, not structs and variants.
+
+/// What a value must be, where serde says that it cannot be read. Its place, `at line 1 column 2`, is left out: a
+/// refusal names the field.
+pub(super) fn rephrase(message: &str) -> String {
+    let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+    let wrong = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
+    if let Some((given, wanted)) = wrong.and_then(|wrong| wrong.rsplit_once(", expected ")) {
+        return format!("must be {}, not {}", self::describe_expected(wanted), self::describe_given(given));
+    }
+    if let Some((given, wanted)) = message.strip_prefix("unknown variant ").and_then(split_expected) {
+        return format!("must be {wanted}, not {given}");
+    }
+    if let Some((given, wanted)) = message.strip_prefix("unknown field ").and_then(split_expected) {
+        return format!("there is no field {given}; it must be {wanted}");
+    }
+    if let Some(field) = quoted(message, "missing field ") {
+        return format!("`{field}` must be given");
+    }
+    if let Some(field) = quoted(message, "duplicate field ") {
+        return format!("`{field}` must be given only once");
+    }
+    if message == "expected value" {
+        return "must be one of its names, a string".to_owned();
+    }
+    if NUMBER_PARSE_ERRORS.contains(&message) {
+        return "must be a number".to_owned();
+    }
+    message.to_owned()
+}
+
+/// The one field that a message is about which stands at the object itself.
+pub(super) fn field_name(message: &str) -> Option<&str> {
+    quoted(message, "missing field ").or_else(|| quoted(message, "duplicate field "))
+}
+
+/// What Rust says of a text that is no number, such as one in a query.
+const NUMBER_PARSE_ERRORS: [&str; 5] = [
+    "invalid digit found in string",
+    "cannot parse integer from empty string",
+    "number too large to fit in target type",
+    "number too small to fit in target type",
+    "invalid float literal",
+];
+
+fn quoted<'a>(message: &'a str, before: &str) -> Option<&'a str> {
+    let rest = message.strip_prefix(before)?.strip_prefix('`')?;
+    rest.split_once('`').map(|(name, _)| name)
+}
+
+/// What was given, and the names that were to be chosen from.
+fn split_expected(message: &str) -> Option<(&str, &str)> {
+    message.rsplit_once(", expected ").filter(|(_, wanted)| wanted.contains('`'))
+}
+
+fn describe_expected(wanted: &str) -> &str {
+    match wanted {
+        "a string" | "a borrowed string" | "string" | "str" | "a character" | "variant identifier" => {
+            "a string"
+        }
+        "a boolean" | "bool" => "true or false",
+        "u8" | "u16" | "u32" | "u64" | "u128" | "usize" => "an integer of at least 0",
+        "i8" | "i16" | "i32" | "i64" | "i128" | "isize" => "an integer",
+        "f32" | "f64" | "a JSON number" => "a number",
+        "a map" | "map" => "an object",
+        "a sequence" | "sequence" => "an array",
+        "unit" => "null",
+        _ if ["struct", "internally tagged", "adjacently tagged"].iter().any(|of| wanted.starts_with(of)) => {
+            "an object"
+        }
+        _ if ["tuple", "an array", "fewer elements"].iter().any(|of| wanted.starts_with(of)) => "an array",
+        _ if wanted.starts_with("enum ") => "one of its names, a string",
+        _ => wanted,
+    }
+}
+
+fn describe_given(given: &str) -> &str {
+    match given {
+        "map" => "an object",
+        "sequence" => "an array",
+        "unit value" | "Option value" => "null",
+        _ => ["integer ", "floating point ", "boolean ", "string "]
+            .iter()
+            .find_map(|kind| given.strip_prefix(kind))
+            .unwrap_or(given),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "snake_case", deny_unknown_fields)]
+    #[expect(dead_code, reason = "only what cannot be read is looked at")]
+    struct Whole {
+        text: String,
+        flag: Option<bool>,
+        count: Option<u32>,
+        share: Option<f64>,
+        list: Option<Vec<String>>,
+        choice: Option<Choice>,
+        inner: Option<Box<Whole>>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Choice {
+        First,
+        Second,
+        Third,
+    }
+
+    #[test]
+    fn no_word_of_rust_is_left() {
+        for (body, expected) in [
+            (r#"{"text": 7}"#, "must be a string, not `7`"),
+            (r#"{"text": "a, expected b", "flag": "yes"}"#, "must be true or false, not \"yes\""),
+            (r#"{"text": null}"#, "must be a string, not null"),
+            (r#"{"text": {}}"#, "must be a string, not an object"),
+            (r#"{"text": "", "count": -1}"#, "must be an integer of at least 0, not `-1`"),
+            (r#"{"text": "", "count": 1.5}"#, "must be an integer of at least 0, not `1.5`"),
+            (r#"{"text": "", "share": true}"#, "must be a number, not `true`"),
+            (r#"{"text": "", "list": "a"}"#, "must be an array, not \"a\""),
+            (r#"{"text": "", "inner": "a"}"#, "must be an object, not \"a\""),
+            (r#"{"text": "", "choice": "x"}"#, "must be one of `first`, `second`, `third`, not `x`"),
+            (r#"{"flag": true}"#, "`text` must be given"),
+            (r#"{"text": "", "text": ""}"#, "`text` must be given only once"),
+        ] {
+            let error = serde_json::from_str::<Whole>(body).unwrap_err().to_string();
+            assert_eq!(rephrase(&error), expected, "{error}");
+        }
+        let unknown = serde_json::from_str::<Whole>(r#"{"txt": 1}"#).unwrap_err().to_string();
+        assert!(
+            rephrase(&unknown).starts_with("there is no field `txt`; it must be one of `text`, "),
+            "{unknown}"
+        );
+        assert_eq!(rephrase("must be 1 to 256 bytes"), "must be 1 to 256 bytes");
+    }
+}
