@@ -68,7 +68,7 @@ struct MutationFilter {
 
 #[derive(Args)]
 struct EngineOptions {
-    /// The `roundhouse` binary; for saboteurs built with `--features run_mutations`.
+    /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
     #[arg(long, default_value = "target/release/roundhouse")]
     engine: PathBuf,
     /// How many times the engine is killed: by default 100 times, or with each saboteur at most 1,000 times.
@@ -90,7 +90,7 @@ struct EngineOptions {
 
 #[derive(Args)]
 struct FleetOptions {
-    /// The `roundhouse` binary; for saboteurs built with `--features run_mutations`.
+    /// The `roundhouse` binary; for saboteurs built with `--features sabotage`.
     #[arg(long, default_value = "target/release/roundhouse")]
     orchestrator: PathBuf,
     /// What runs the engines.

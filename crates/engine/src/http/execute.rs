@@ -48,7 +48,7 @@ pub(super) async fn execute(
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "only its description is used; `contract::engine::Replay` is what is parsed")]
 struct ReplayQuery {
-    /// Events after this time (Unix milliseconds). `LastResult-Event-ID` beats it.
+    /// Events after this time (Unix milliseconds). `Last-Event-ID` beats it.
     #[param(minimum = 0, default = 0)]
     after: Option<i64>,
     /// The task; by default the one that ran last.

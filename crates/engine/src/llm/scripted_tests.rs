@@ -111,16 +111,16 @@ async fn an_answer_streams_as_a_models_does() {
         })
         .collect();
     let expected = [
-        "Start(Thinking)",
+        "BlockStart(Thinking)",
         "Delta(\"a \")",
         "Delta(\"b\")",
-        "Stop",
-        "Start(Text)",
+        "BlockStop",
+        "BlockStart(Text)",
         "Delta(\"c \")",
         "Delta(\"d\")",
-        "Stop",
-        "Start(ToolUse)",
-        "Stop",
+        "BlockStop",
+        "BlockStart(ToolUse)",
+        "BlockStop",
         "done",
     ];
     assert_eq!(told, expected);

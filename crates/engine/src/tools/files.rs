@@ -234,10 +234,17 @@ impl FileLocation<'_> {
     }
 }
 
-/// Opens `path` beneath `folder`.
+/// How many times an open is repeated that other renames on the machine got in the way of.
+const MAX_OPEN_ATTEMPTS: usize = 100;
+
+/// Opens `path` beneath `folder`. If anything is renamed anywhere on the machine while the kernel follows a `..`, it
+/// cannot rule out an escape and answers EAGAIN: then it is asked again
+/// (<https://man7.org/linux/man-pages/man2/openat2.2.html>).
 fn open_beneath(folder: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    rustix::fs::openat2(folder, path, flags | OFlags::CLOEXEC, Mode::empty(), beneath)
+    let open = || rustix::fs::openat2(&folder, path, flags | OFlags::CLOEXEC, Mode::empty(), beneath);
+    let mut attempts = std::iter::repeat_with(open).take(MAX_OPEN_ATTEMPTS);
+    attempts.find(|opened| !matches!(opened, Err(Errno::AGAIN))).unwrap_or(Err(Errno::AGAIN))
 }
 
 /// Opens the folder `path` beneath `root`, and makes what is missing of it. Each new one is made by its bare name

@@ -62,6 +62,35 @@ fn nothing_outside_is_changed() {
 }
 
 #[test]
+fn renames_elsewhere_on_the_machine_fail_no_access() {
+    let fixture = WorkspaceFixture::new();
+    for path in ["a/file", "b/file"] {
+        write(&fixture.workspace, path, "1").unwrap();
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    let paths = [elsewhere.path().join("x"), elsewhere.path().join("y")];
+    std::fs::write(&paths[0], "").unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let renames = scope.spawn(|| {
+            let mut renames = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                std::fs::rename(&paths[0], &paths[1])
+                    .and_then(|()| std::fs::rename(&paths[1], &paths[0]))
+                    .unwrap();
+                renames += 2;
+            }
+            renames
+        });
+        let mut all = (0..20_000).map(|_| fixture.workspace.open("b/../a/../b/file", OFlags::RDONLY));
+        let failed = all.find_map(Result::err);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(renames.join().unwrap() > 100);
+        assert!(failed.is_none(), "{failed:?}");
+    });
+}
+
+#[test]
 fn links_of_the_kernel_lead_nowhere() {
     let rig = WorkspaceFixture::new();
     let opened = File::open(rig.path(".")).unwrap();
