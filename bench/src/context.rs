@@ -28,7 +28,7 @@ impl Size {
     }
 }
 
-/// See the module.
+/// The state that all measurements share.
 pub(crate) struct BenchContext {
     /// The binary under test.
     pub(crate) binary: PathBuf,

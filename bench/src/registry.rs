@@ -13,12 +13,12 @@ use crate::baselines::{ADMIT_USERS, admit_user};
 
 /// How long to wait for an orchestrator that writes at the same time.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Over how long the ledger's rows are spread.
+/// The period over which the audit log's rows are spread.
 const AUDIT_LOG_AGE_MS: i64 = 30 * 24 * 3_600 * 1_000;
-/// What the rows of a ledger record, in turn.
+/// The events of the audit log's rows, in rotation.
 const AUDIT_EVENTS: [&str; 8] =
     ["provision", "sleep", "wake", "sleep", "wake", "crash", "restart", "destroy"];
-/// Users that the ledger's rows are about.
+/// The number of users that the audit log's rows are about.
 const AUDIT_LOG_USERS: u32 = 1_000;
 
 /// The user of the row with this number. In the order of the index these stand between those whose engines run.
@@ -58,8 +58,8 @@ pub(crate) fn add_engines(registry: &Path, numbers: Range<u32>) -> anyhow::Resul
     Ok(transaction.commit()?)
 }
 
-/// Gives the only product a ledger of `rows` rows over the last thirty days, and the counters that go with it.
-/// No orchestrator may run. The hashes are no chain: what is measured here checks none.
+/// Gives the only product an audit log of `rows` rows over the last thirty days, with the matching counters. No
+/// orchestrator may run. The hashes form no chain: nothing measured here checks it.
 pub(crate) fn write_audit_log(registry: &Path, rows: u32) -> anyhow::Result<()> {
     let mut connection = open(registry)?;
     let product = product_id(&connection)?;

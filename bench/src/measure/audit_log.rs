@@ -1,4 +1,4 @@
-//! What is read from a long ledger: `/status`, `/metrics` and `/audit`.
+//! Reads from a long audit log: `/status`, `/metrics` and `/audit`.
 
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use crate::report::Quantity;
 
 /// Engines that the product has.
 const ENGINE_COUNT: u32 = 1_000;
-/// Rows on a page of the ledger.
+/// Rows on a page of the audit log.
 const PAGE_SIZE: usize = 100;
 
 pub(super) async fn measure(bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {

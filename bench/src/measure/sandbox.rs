@@ -1,4 +1,4 @@
-//! What it costs to run a program on the leash.
+//! The cost of running a program in the sandbox.
 
 use std::process::Stdio;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Where attempts are tried: a brain beside a workspace, an engine that holds it, a daemon with its sockets,
-//! another user's folder; and what is left of them afterwards.
+//! Where attempts run: a brain beside a workspace, an engine that has it open, a daemon with its sockets, another
+//! user's folder. Detects side effects afterwards.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
@@ -25,7 +25,7 @@ pub const SECRET: &str = "the brain's secret";
 /// How much of an attempt's output is kept.
 const MAX_OUTPUT_BYTES: usize = 4096;
 
-/// The programs that the attempts need, copied to where a program on a leash may read them.
+/// The programs that the attempts need, copied to where a sandboxed program may read them.
 #[derive(Debug)]
 pub struct Programs {
     folder: TempDir,
@@ -54,7 +54,7 @@ impl Programs {
     }
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It was stopped, in this way.
@@ -65,7 +65,7 @@ pub enum Verdict {
     NotApplicable(String),
 }
 
-/// See the module. Each attempt has one of its own.
+/// The environment of one attempt.
 #[derive(Debug)]
 pub struct TestEnvironment<'a> {
     programs: &'a Programs,
@@ -106,7 +106,7 @@ impl<'a> TestEnvironment<'a> {
         self.home.path().join(name)
     }
 
-    /// A leash over its workspace.
+    /// Returns a sandbox over the workspace.
     pub fn sandbox(&self, helper: HelperCommand) -> Sandbox {
         Sandbox::new(Settings {
             helper,
@@ -138,10 +138,9 @@ impl<'a> TestEnvironment<'a> {
         start.into_iter().chain(target.map(|(name, value)| format!("{name}={value}"))).collect()
     }
 
-    /// Tries it on a leash.
+    /// Runs it in the sandbox.
     ///
-    /// # Errors
-    /// The leash failed.
+    /// # Errors The sandbox failed.
     pub async fn run_sandboxed(&self, leash: &Sandbox, attempt: &Attempt) -> Result<Verdict, String> {
         let command = leash::Command {
             argv: self.argv(attempt).into_iter().map(Into::into).collect(),
@@ -157,10 +156,9 @@ impl<'a> TestEnvironment<'a> {
         Ok(self.verdict(attempt, ended, &format!("{out}{err}")))
     }
 
-    /// Tries it without one.
+    /// Runs it without a sandbox.
     ///
-    /// # Errors
-    /// It cannot be started.
+    /// # Errors It cannot be started.
     pub fn run_unconfined(&self, attempt: &Attempt) -> io::Result<Verdict> {
         let argv = self.argv(attempt);
         let (program, arguments) = argv.split_first().ok_or(ErrorKind::InvalidInput)?;
@@ -199,7 +197,7 @@ impl<'a> TestEnvironment<'a> {
         Ok(limits)
     }
 
-    /// What came of it on the leash: what it says of itself, unless what is left says otherwise.
+    /// The result of an attempt in the sandbox: its own report, unless a side effect contradicts it.
     fn verdict(&self, attempt: &Attempt, ended: ExitStatus, said: &str) -> Verdict {
         if let Some(effect) = self.side_effect() {
             return Verdict::BrokeOut(effect);
@@ -223,7 +221,7 @@ impl<'a> TestEnvironment<'a> {
         }
     }
 
-    /// What has changed that must not.
+    /// Describes a forbidden change, if there is one.
     fn side_effect(&self) -> Option<String> {
         let brain = self.path("brain.db");
         if fs::read_to_string(&brain).ok().as_deref() != Some(SECRET) {
@@ -247,7 +245,7 @@ impl<'a> TestEnvironment<'a> {
         (!left.is_empty()).then(|| format!("{} processes are left behind", left.len()))
     }
 
-    /// Processes whose command line names this stage's workspace.
+    /// Processes whose command line names this environment's workspace.
     fn surviving_processes(&self) -> Vec<rustix::process::Pid> {
         let mark = self.path("workspace").display().to_string();
         let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };

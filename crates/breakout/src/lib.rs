@@ -1,6 +1,6 @@
-//! Attempts to break out of the leash, each a small program of its own: what it tries, what stops it, and how
-//! it is tried. `breakout attempt NAME` tries one, wherever it is started: on the leash it must be refused,
-//! and outside of it most succeed, which shows that they can.
+//! Attempts to escape from the sandbox, each a small program of its own: what it tries, what stops it, and how it
+//! is run. `breakout attempt NAME` runs one, wherever it is started: in the sandbox it must be refused, and
+//! outside most succeed, which shows that they can.
 
 mod attempts;
 pub mod environment;
@@ -21,7 +21,7 @@ pub const REFUSED: u8 = 10;
 /// The exit code of one that cannot be tried here: its output says why.
 pub const NOT_APPLICABLE: u8 = 11;
 
-/// An attempt.
+/// An attempt to escape from the sandbox.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt {
     /// Its name, by which it is run.
@@ -30,7 +30,7 @@ pub struct Attempt {
     pub description: &'static str,
     /// What stops it.
     pub mechanism: Mechanism,
-    /// Whether it succeeds without a leash, and is harmless enough to show that.
+    /// Whether it succeeds without a sandbox, and is harmless enough to show that.
     pub control: Control,
     /// Whether it is tried with the network on.
     pub needs_network: bool,
@@ -51,7 +51,7 @@ pub enum Mechanism {
     LandlockDomain,
     /// seccomp.
     Seccomp,
-    /// Mounts that are read-only, or else the helper, which puts it right.
+    /// Read-only mounts, or else the helper, which restores the metadata.
     MetadataGuard,
     /// The helper closes files that were inherited, and clears the environment.
     CleanedEnvironment,
@@ -114,7 +114,7 @@ impl LimitKind {
     }
 }
 
-/// What is known of an attempt without a leash.
+/// The expected result of an attempt without a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
     /// It succeeds.

@@ -1,4 +1,4 @@
-//! Tries attempts, and plays the parts that they need.
+//! Runs attempts, and plays the roles that they need.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Tries one, says what came of it, and ends with the code that says so too.
+/// Runs an attempt, prints its result, and exits with the matching code.
 fn run_attempt(name: &str, target: &Target) -> ExitCode {
     let Some(attempt) = breakout::all_attempts().into_iter().find(|attempt| attempt.name == name) else {
         print_line(&format!("there is no attempt `{name}`"));
@@ -40,7 +40,7 @@ fn run_attempt(name: &str, target: &Target) -> ExitCode {
         Err(AttemptError::NotApplicable(why)) => (NOT_APPLICABLE, format!("cannot be tried: {why}")),
     };
     print_line(&words);
-    // Threads that are left must not keep it.
+    // Remaining threads must not delay the exit.
     std::process::exit(code.into())
 }
 
@@ -52,7 +52,7 @@ fn list_attempts() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Holds the brain open, tells where its memory is, and waits until its input ends.
+/// Holds the brain open, prints where its memory is, and waits until its input ends.
 fn run_mock_engine(brain: &str) -> std::io::Result<()> {
     let _open = File::open(brain)?;
     let memory = b"a key in memory".to_vec();
@@ -62,7 +62,7 @@ fn run_mock_engine(brain: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs a program on a leash that would go on for long, with a descendant that hides.
+/// Runs a long-running program in a sandbox, with a descendant that hides.
 fn run_program_in_sandbox(workspace: PathBuf) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

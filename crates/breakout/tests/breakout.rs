@@ -1,4 +1,4 @@
-//! Every attempt, on the leash and without.
+//! Every attempt, with and without the sandbox.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -91,7 +91,7 @@ fn without_a_leash_they_succeed() {
         if is_root() {
             failures.push(format!("{}: {verdict:?}", attempt.name));
         } else {
-            // A container has walls of its own, which stand before those of the leash.
+            // A container has its own barriers, which take effect before those of the sandbox.
             skip(&format!("{} without a leash: {verdict:?}", attempt.name));
         }
     }

@@ -1,4 +1,4 @@
-//! Calls of the engine, whose answer may never come.
+//! Calls of the engine's API that may never be answered.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use reqwest::{Client, RequestBuilder, Response};
 use serde::Serialize;
 use serde_json::Value;
 
-/// How long an answer may take.
+/// The longest time for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A client of one engine, wherever it listens.
@@ -19,44 +19,44 @@ pub(crate) struct EngineApi {
     key: EngineKey,
 }
 
-/// A client that keeps no connection: one that is kept would break with the service and be mistaken for a call
+/// A client without a connection pool: a pooled connection would break with the service and be mistaken for a call
 /// that was sent.
 pub(crate) fn http_client() -> anyhow::Result<Client> {
     let http = Client::builder().no_proxy().pool_max_idle_per_host(0).connect_timeout(Duration::from_secs(5));
     http.build().context("no HTTP client")
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Debug)]
 pub(crate) enum CallOutcome {
-    /// An answer.
+    /// A response: status and body.
     Response(u16, Value),
     /// The call never reached an engine.
     NotSent,
-    /// Nobody knows: the engine may have done what was asked, or not.
+    /// Unknown: the engine may or may not have executed the call.
     Unknown,
 }
 
-/// What came of a call that is answered by a stream.
+/// The outcome of a call that is answered by a stream.
 #[derive(Debug)]
 pub(crate) enum StreamOutcome {
     /// The stream.
     Stream(Response),
-    /// Another answer.
+    /// Another response: status and body.
     Response(u16, Value),
     /// The call never reached an engine.
     NotSent,
-    /// Nobody knows.
+    /// Unknown, as with [`CallOutcome::Unknown`].
     Unknown,
 }
 
 impl EngineApi {
-    /// A client with a key of its own.
+    /// Creates a client with a key of its own.
     pub(crate) fn new() -> anyhow::Result<Self> {
         Ok(Self { http: http_client()?, key: EngineKey::generate().context("no key")? })
     }
 
-    /// What the engine needs to know the key.
+    /// The key's hash, as the engine is configured with it.
     pub(crate) fn key_hash(&self) -> String {
         self.key.hash().to_hex()
     }
@@ -84,7 +84,7 @@ impl EngineApi {
     pub(crate) async fn replay(&self, base: &str, task: &str, after: i64, by_header: bool) -> StreamOutcome {
         let url = format!("{base}/execute/replay?task_id={task}");
         open_stream(self.with_key(if by_header {
-            // The header beats the parameter, which is wrong on purpose.
+            // The header takes precedence over the parameter, which is wrong on purpose.
             self.http.get(format!("{url}&after=0")).header("last-event-id", after.to_string())
         } else {
             self.http.get(format!("{url}&after={after}"))
@@ -93,7 +93,7 @@ impl EngineApi {
     }
 }
 
-/// Sends a request and reads its answer.
+/// Sends a request and reads the response.
 pub(crate) async fn send(request: RequestBuilder) -> CallOutcome {
     match open_stream(request).await {
         StreamOutcome::Response(status, body) => CallOutcome::Response(status, body),
@@ -121,13 +121,13 @@ async fn open_stream(request: RequestBuilder) -> StreamOutcome {
     }
 }
 
-/// The JSON of an answer; none where the connection broke.
+/// Reads a response's JSON; `None` if the connection broke.
 async fn read_json(response: Response) -> Option<Value> {
     let bytes = tokio::time::timeout(RESPONSE_TIMEOUT, response.bytes()).await.ok()?.ok()?;
     Some(serde_json::from_slice(&bytes).unwrap_or_default())
 }
 
-/// The code of a refusal.
+/// Returns the code of an error response.
 pub(crate) fn error_code(body: &Value) -> &str {
     body.pointer("/error/code").and_then(Value::as_str).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! One run: an engine, a provider, the load, the kills, and the judgement.
+//! One run: an engine, a provider, the load, the kills, and the checks.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,43 +27,43 @@ use crate::trigger::KillTrigger;
 use crate::wire::Wire;
 use crate::workload::Workload;
 
-/// How long turns may take to end once the engine is left alone.
+/// How long turns may take to end after the last kill.
 const SETTLE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Each provider request is kept for its rules alone: none is read later.
+/// How often recorded provider requests are cleared: the provider checks each on arrival, and none is read later.
 const CLEAR_REQUESTS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A run.
+/// A run against the engine.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// The `roundhouse` binary.
     pub binary: PathBuf,
-    /// Where all choices come from.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// The wire.
+    /// The provider's protocol.
     pub wire: Wire,
-    /// How many SIGKILLs, and more until one was in an open turn.
+    /// How many SIGKILLs; more are sent until one has hit an open turn.
     pub kills: u64,
     /// When to stop killing.
     pub time_limit: Duration,
-    /// What the load is made of.
+    /// The probabilities of the load.
     pub workload: Workload,
-    /// How many tasks run side by side.
+    /// How many tasks run concurrently.
     pub tasks: u64,
-    /// The most turns of a task before it is judged and another one begins.
+    /// The most turns of a task before it is checked and another one begins.
     pub turns_per_task: u64,
-    /// What breaks a guarantee in the engine: then the first violation ends the run.
+    /// The mutation that breaks a guarantee in the engine: then the first violation ends the run.
     pub mutation: Option<String>,
 }
 
 impl Campaign {
-    /// Runs it. What is wrong with the engine is in the tally; an error is the harness's own.
+    /// Runs the campaign. The engine's faults are counted as violations; an error is the harness's own.
     pub async fn run(&self) -> anyhow::Result<Arc<Counters>> {
         let folder = tempfile::Builder::new().prefix("roundhouse-chaos-").tempdir()?;
         let api = EngineApi::new()?;
         let (tally, trap) = (Arc::new(Counters::default()), Arc::new(KillTrigger::default()));
         let script =
             Arc::new(ModelScript::new(self.seed, self.workload, Arc::clone(&tally), Arc::clone(&trap)));
-        // Refusals are violations in the tally; a panic would hide them.
+        // Refused requests are counted as violations; a panic would hide them.
         let provider = MockProvider::builder().bind_thinking(true).panic_on_refusals(false).start().await?;
         let respond = Arc::clone(&script);
         provider.set_responder(move |request| respond.reply(request));
@@ -84,7 +84,7 @@ impl Campaign {
             settling,
             deadline: Instant::now() + self.time_limit + SETTLE_TIMEOUT,
         });
-        // What never happens shows as 0 in the table.
+        // An event that never happens shows as 0 in the table.
         for step in self.workload.expected_steps() {
             tally.add(format!("{KILLED_AFTER_STEP_PREFIX}{step}"), 0);
         }
@@ -188,7 +188,7 @@ impl Campaign {
             }
             anyhow::Ok(())
         };
-        // A saboteur may have left what never ends, and has been caught.
+        // A mutation may leave a turn that never ends, and has been caught by then.
         let patience = if self.mutation.is_some() { Duration::from_secs(3) } else { SETTLE_TIMEOUT };
         match tokio::time::timeout(patience, all).await {
             Ok(outcome) => outcome?,
@@ -202,7 +202,7 @@ impl Campaign {
     }
 }
 
-/// Looks at everything once more, and lets the engine end in peace.
+/// Checks everything once more, and stops the engine gracefully.
 async fn finish(
     world: &RunContext,
     setup: &ServiceConfig,

@@ -1,4 +1,4 @@
-//! The judgement of a task at its end: what each client saw, each turn's form, and every promise.
+//! Checks a task at its end: what each client saw, the structure of each turn, and every acknowledged request.
 //!
 //! The rules themselves are pure functions over events, in the modules below.
 
@@ -14,7 +14,7 @@ use crate::stream_reader::ReceivedEvents;
 use crate::task::TrackedTask;
 use crate::tool_calls::{LOG_NAMES, log_file_name};
 
-/// Judges a task by its whole replay and what its clients have. What is wrong is told to the tally.
+/// Checks a task by its whole replay and what its clients received. Violations go to the counters.
 pub(crate) fn check_task(
     world: &RunContext,
     task: &TrackedTask,

@@ -1,4 +1,4 @@
-//! What all parts of a run share.
+//! The state that all parts of a run share.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,30 +13,30 @@ use crate::model_script::ModelScript;
 use crate::trigger::KillTrigger;
 use crate::workload::Workload;
 
-/// See the module.
+/// The shared state of a run against the engine.
 #[derive(Debug)]
 pub(crate) struct RunContext {
-    /// Where all choices come from.
+    /// The seed of all random choices.
     pub(crate) seed: u64,
-    /// What the load is made of.
+    /// The probabilities of the load.
     pub(crate) workload: Workload,
     /// The client of the engine.
     pub(crate) api: EngineApi,
-    /// What happened.
+    /// The counts and violations of the run.
     pub(crate) counters: Arc<Counters>,
-    /// What kills the engine.
+    /// Kills the engine at a chosen event.
     pub(crate) trigger: Arc<KillTrigger>,
-    /// The turns that did not get on.
+    /// The turns without progress.
     pub(crate) stalls: StallTracker,
-    /// What the model says.
+    /// The script of the model's answers.
     pub(crate) script: Arc<ModelScript>,
-    /// The agent's folder.
+    /// The agent's workspace.
     pub(crate) workspace: PathBuf,
-    /// The engine that runs and may be talked to.
+    /// The running engine, once it may be called.
     pub(crate) endpoint: watch::Receiver<Option<EngineEndpoint>>,
-    /// Set when the engine will not be killed any more, and turns are only to end.
+    /// Set after the last kill, when open turns only have to end.
     pub(crate) settling: watch::Receiver<bool>,
-    /// When the run is over whatever happens.
+    /// When the run ends unconditionally.
     pub(crate) deadline: Instant,
 }
 
@@ -45,12 +45,12 @@ pub(crate) struct RunContext {
 pub(crate) struct EngineEndpoint {
     /// Its address.
     pub(crate) base_url: String,
-    /// Counts the engines of the run, from 1.
+    /// The number of the engine in the run, from 1.
     pub(crate) engine_number: u64,
 }
 
 impl RunContext {
-    /// The engine that runs, once there is one; none when the run is over.
+    /// Waits for a running engine; `None` when the run is over.
     pub(crate) async fn wait_endpoint(&self) -> Option<EngineEndpoint> {
         let mut place = self.endpoint.clone();
         let up = place.wait_for(Option::is_some);
@@ -58,12 +58,12 @@ impl RunContext {
         found.clone()
     }
 
-    /// The number of the engine that runs, or of none.
+    /// The number of the running engine, if there is one.
     pub(crate) fn engine_number(&self) -> Option<u64> {
         self.endpoint.borrow().as_ref().map(|place| place.engine_number)
     }
 
-    /// Whether turns are only to end.
+    /// Whether open turns only have to end.
     pub(crate) fn is_settling(&self) -> bool {
         *self.settling.borrow()
     }

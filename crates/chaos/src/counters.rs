@@ -1,9 +1,9 @@
-//! What happened in a run, counted, and what must not have happened.
+//! The counts of a run's events, and its violations.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// See the module.
+/// Counts and violations, shared by all parts of a run.
 #[derive(Debug, Default)]
 pub struct Counters(Mutex<Inner>);
 
@@ -16,7 +16,7 @@ struct Inner {
 
 /// The count of ends by SIGKILL.
 pub const KILLS: &str = "kills";
-/// How many violations are kept in words.
+/// How many violations are kept as text.
 const MAX_KEPT_VIOLATIONS: usize = 50;
 
 impl Counters {
@@ -39,7 +39,7 @@ impl Counters {
         self.lock().counts.get(what).copied().unwrap_or_default()
     }
 
-    /// A guarantee was broken.
+    /// Records that a guarantee was broken.
     pub fn record_violation(&self, what: impl Into<String>) {
         let mut inner = self.lock();
         let kills = inner.counts.get(KILLS).copied().unwrap_or_default();
@@ -50,12 +50,12 @@ impl Counters {
         }
     }
 
-    /// The violations in words, the first ones where there are many.
+    /// The violations as text: only the first ones if there are many.
     pub fn violations(&self) -> Vec<String> {
         self.lock().violations.clone()
     }
 
-    /// After how many kills the first violation was found.
+    /// The number of kills when the first violation was found.
     pub fn kills_until_first(&self) -> Option<u64> {
         self.lock().kills_until_first
     }
@@ -65,7 +65,7 @@ impl Counters {
         self.lock().counts.clone()
     }
 
-    /// Adds what `other` counted.
+    /// Adds the counts of `other`.
     pub fn merge(&self, other: &Self) {
         let (counts, violations, first) = {
             let other = other.lock();

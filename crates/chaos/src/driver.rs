@@ -1,4 +1,4 @@
-//! Drives tasks: begins turns, sees to what they ask for, and has each task judged at its end.
+//! Drives tasks: starts turns, handles their requests, and has each task checked at its end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,23 +20,23 @@ use crate::task::TrackedTask;
 use crate::tool_calls::{LOG_END_MARK, LOG_NAMES, log_file_name};
 use crate::user::SimulatedUser;
 
-/// How long a turn may take while the engine is killed all the time, and once it is not.
+/// How long a turn may take while the engine is being killed, and once it no longer is.
 const TURN_TIMEOUT: Duration = Duration::from_mins(1);
-/// How long to look for a turn whose beginning nobody confirmed, while an engine runs.
+/// How long to wait for a turn whose beginning was not confirmed, while an engine runs.
 const TURN_START_TIMEOUT: Duration = Duration::from_millis(500);
-/// Clients that read a task from its beginning to its end.
+/// The number of clients that read a task from its beginning to its end.
 const OBSERVER_COUNT: usize = 2;
 
-/// A task that was judged, for a second look at the end of the run.
+/// A task that was checked, kept for a second check at the end of the run.
 #[derive(Debug)]
 pub(crate) struct CheckedTask {
     /// The task.
     pub(crate) task: Arc<TrackedTask>,
-    /// The fingerprint of its events.
+    /// The hash of its events.
     pub(crate) digest: u64,
 }
 
-/// A fingerprint of events.
+/// Hashes events.
 pub(crate) fn digest(events: &[SentEvent]) -> u64 {
     stable_hash(format!("{events:?}"))
 }
@@ -72,7 +72,7 @@ struct TaskDriver {
     clients: JoinSet<ReceivedEvents>,
     user: SimulatedUser,
     request_count: u64,
-    /// The message of the last request whose outcome nobody knows, with which it may be repeated.
+    /// The body of the last request whose outcome is unknown, so that it can be repeated.
     unconfirmed_request: Option<Value>,
 }
 
@@ -100,7 +100,7 @@ impl TaskDriver {
         })
     }
 
-    /// One turn from its beginning to its end. False when the run is over or the turn does not end.
+    /// Runs one turn from its beginning to its end. False when the run is over or the turn does not end.
     async fn run_turn(&mut self) -> bool {
         let ended = self.task.view().ended_turns;
         let begin = Instant::now();
@@ -119,7 +119,7 @@ impl TaskDriver {
         self.run_until_turn_end().await
     }
 
-    /// Sends a request that begins a turn. False when the run is over.
+    /// Sends a request that starts a turn. False when the run is over.
     async fn submit(&mut self, place: &EngineEndpoint) -> bool {
         let body = match self.unconfirmed_request.take() {
             Some(body) if body.get("client_request_id").is_some() => body,
@@ -151,7 +151,7 @@ impl TaskDriver {
         !self.context.is_over()
     }
 
-    /// What to send: a message, an edit of an earlier one, or a retry.
+    /// Builds a request: a message, an edit of an earlier one, or a retry.
     fn build_request(&mut self) -> Value {
         self.request_count += 1;
         let number = stable_hash((&self.task.name, self.request_count)) >> 16;
@@ -200,14 +200,14 @@ impl TaskDriver {
         body
     }
 
-    /// A request that never arrived is sent again as it was.
+    /// Keeps a request that never arrived, to send it again unchanged.
     fn keep_for_resend(&mut self, body: &Value) {
         if body.get("edit_message_id").is_some() || body.get("client_request_id").is_some() {
             self.unconfirmed_request = Some(body.clone());
         }
     }
 
-    /// Waits until a turn is seen to have begun, or none was begun.
+    /// Waits until a turn is seen to have started, or none was started.
     async fn await_turn_start(&mut self, ended: u64) {
         let mut changes = self.task.subscribe();
         let engine = self.context.engine_number();
@@ -219,7 +219,7 @@ impl TaskDriver {
                     return;
                 }
             }
-            // Another engine may never have heard of it.
+            // Another engine may never have received it.
             if begin.elapsed() > TURN_START_TIMEOUT
                 && self.context.engine_number().is_some()
                 && (self.context.engine_number() == engine || begin.elapsed() > 4 * TURN_START_TIMEOUT)
@@ -230,7 +230,7 @@ impl TaskDriver {
         }
     }
 
-    /// Sees to the open turn until it ends.
+    /// Handles the open turn until it ends.
     async fn run_until_turn_end(&mut self) -> bool {
         let Some(turn) = self.task.view().open_turn else { return true };
         let begin = Instant::now();
@@ -252,7 +252,7 @@ impl TaskDriver {
         true
     }
 
-    /// Has the task judged.
+    /// Has the task checked.
     async fn check(mut self) -> anyhow::Result<Option<CheckedTask>> {
         while let Some(turn) = self.open_turn().await {
             if !self.run_until_turn_end().await {
@@ -281,7 +281,7 @@ impl TaskDriver {
         Ok(Some(CheckedTask { digest: digest(&events), task: self.task }))
     }
 
-    /// A turn that is open, once the clients have had the time to see one.
+    /// Returns an open turn, once the clients have had the time to see one.
     async fn open_turn(&mut self) -> Option<TurnId> {
         let ended = self.task.view().ended_turns;
         if self.task.view().open_turn.is_none() && self.unconfirmed_request.take().is_some() {

@@ -1,4 +1,4 @@
-//! Tells the trap when a tool has changed a file: the moment between a tool's effect and its result.
+//! Notifies the trigger when a tool has changed a file: the moment between a tool's effect and its result.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ impl Drop for FileWatcher {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It only watches; how it ended changes nothing.
+            // It only watches; how the thread ended does not matter.
             let _ = thread.join();
         }
     }

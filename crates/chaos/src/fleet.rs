@@ -1,15 +1,16 @@
-//! Kills the orchestrator at random instants under load, and checks that no promise is broken.
+//! Kills the orchestrator at random instants under load, and checks that no guarantee is broken.
 //!
-//! A [`FleetCampaign`] starts the real binary with its engines as processes or containers, and its registry in SQLite
-//! or PostgreSQL. In each round several clients ask for a bounded set of users of three products, engines are ended
-//! behind the orchestrator's back now and then, PostgreSQL is restarted or out of reach, and the orchestrator is
-//! killed; what is left is looked at, it is started again on the same data, and once everything has settled the rules
-//! in `judge` and `ledger` are applied.
+//! A [`FleetCampaign`] starts the real binary with its engines as processes or containers, and its registry in
+//! SQLite or PostgreSQL. In each round several clients send requests for a bounded set of users of three products,
+//! some engines are killed directly, PostgreSQL is restarted or unreachable, and the orchestrator is killed. The
+//! remaining state is inspected, the orchestrator is restarted on the same data, and once everything has settled
+//! the rules in `checker` and `audit_log` are applied.
 //!
-//! Map: `deployment` and `settings` are what runs, over `running` (`processes` or `containers`), and
-//! `registry` what is stored, perhaps in a `cluster` behind a `proxy`; `load` asks, `seats` holds what was promised,
-//! `aim` says when to kill, `stage` brings about what is aimed at, `strike` kills, `wreck` is what a kill met; `judge`,
-//! `ledger` and `secrets` are the rules.
+//! Map: `deployment` and `settings` are what runs, over `engine_host` (`processes` or `containers`), and
+//! `registry` what is stored, perhaps in a `cluster` behind a `proxy`; `load` sends the requests, `tenant_users`
+//! holds what was acknowledged, `schedule` plans the kills, `setup` brings about the state that a kill needs,
+//! `kill` kills, `aftermath` determines what a kill interrupted; `checker`, `audit_log` and `secrets` are the
+//! rules.
 
 mod aftermath;
 mod audit_log;
@@ -75,7 +76,7 @@ pub struct FleetCampaign {
     pub rounds: u64,
     /// When to begin no further round.
     pub time_limit: Duration,
-    /// What breaks a guarantee in the orchestrator: then the first violation ends the run.
+    /// The mutation that breaks a guarantee in the orchestrator: then the first violation ends the run.
     pub mutation: Option<String>,
     /// Keeps the deployment's folder.
     pub keep_folder: bool,
@@ -95,7 +96,7 @@ impl FleetCampaign {
         }
     }
 
-    /// Runs it. What is wrong with the orchestrator is in the tally; an error is the harness's own.
+    /// Runs the campaign. The orchestrator's faults are counted as violations; an error is the harness's own.
     pub async fn run(&self) -> anyhow::Result<Arc<Counters>> {
         let mut folder = tempfile::Builder::new().prefix("roundhouse-chaos-fleet-").tempdir()?;
         folder.disable_cleanup(self.keep_folder);

@@ -1,4 +1,4 @@
-//! Where the open turns of a dead engine stand, read from its brain without changing it.
+//! Reads the open turns of a dead engine from its brain, without changing it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
@@ -18,11 +18,11 @@ pub(crate) struct OpenTurn {
     pub(crate) steps: usize,
     /// The kind of its last step.
     pub(crate) last_step: String,
-    /// How many of its calls were begun and have no result.
+    /// How many of its calls were started and have no result.
     pub(crate) intents_without_result: usize,
 }
 
-/// The open turns in `brain`; none where the brain was not yet made.
+/// Returns the open turns in `brain`; none if the brain does not exist yet.
 pub(crate) fn open_turns(brain: &Path) -> anyhow::Result<Vec<OpenTurn>> {
     let Ok(reader) = open_read_only(brain) else { return Ok(Vec::new()) };
     let made = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'steps')";
@@ -41,18 +41,18 @@ pub(crate) fn open_turns(brain: &Path) -> anyhow::Result<Vec<OpenTurn>> {
     .collect()
 }
 
-/// Whether SQLite finds the brain whole.
+/// Whether SQLite's integrity check succeeds.
 pub(crate) fn is_intact(brain: &Path) -> anyhow::Result<bool> {
     let found: String = open_read_only(brain)?.query_row("PRAGMA integrity_check", [], |row| row.get(0))?;
     Ok(found == "ok")
 }
 
-/// The open turns that one end of the engine after the other found where they were.
+/// Counts, for each open turn, consecutive ends of the engine without a new step.
 #[derive(Debug, Default)]
 pub(crate) struct StallTracker(Mutex<HashMap<String, (usize, u64)>>);
 
 impl StallTracker {
-    /// The engine ended, and left these turns open.
+    /// Records that the engine ended with these turns open.
     pub(crate) fn record(&self, open: &[OpenTurn]) {
         let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for OpenTurn { turn_id, steps, .. } in open {
@@ -62,7 +62,7 @@ impl StallTracker {
         }
     }
 
-    /// How many ends of the engine in a row found the turn without a new step, when it was open last.
+    /// How many ends of the engine in a row left the turn without a new step, when it was last open.
     pub(crate) fn restarts_without_progress(&self, turn_id: &str) -> u64 {
         let turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         turns.get(turn_id).map_or(0, |(_, ends)| *ends)
@@ -83,7 +83,7 @@ fn summarize_turn(turn_id: String, bodies: &[String]) -> anyhow::Result<OpenTurn
         let body: Value = serde_json::from_str(body).context("a step is not JSON")?;
         let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
         last_step = text("step");
-        // These are taken down while a step is under way: the turn gets on by none of them.
+        // These are written while a step is under way, and are no progress of the turn.
         moved_on += usize::from(!matches!(last_step.as_str(), "steered" | "spent"));
         match last_step.as_str() {
             "intended" => _ = intents.insert(text("call_id")),

@@ -1,18 +1,18 @@
-//! Kills the engine, or the orchestrator, at random instants under load, and checks that no promise is broken.
-//! The orchestrator's part is [`fleet`]; what follows is the engine's.
+//! Kills the engine or the orchestrator at random instants under load, and checks the guarantees afterwards. The
+//! orchestrator's part is [`fleet`]; the rest is the engine's.
 //!
-//! A [`Campaign`] starts the real binary with a strict provider and drives several tasks: turns with
-//! thinking, parallel tool calls, permissions, questions, steering, cancels, edits and retries, read by
-//! clients that are cut at random bytes. Meanwhile the engine is killed, at random and right after chosen
-//! moments, and started again on the same brain. At its end each task is judged by the rules in `judge`; what
-//! is broken is a violation in the [`Counters`].
+//! A [`Campaign`] starts the real binary with a mock provider and drives several tasks: turns with thinking,
+//! parallel tool calls, permissions, questions, steering, cancels, edits and retries, read by clients that are
+//! disconnected at random bytes. Meanwhile the engine is killed, at random and right after chosen events, and
+//! restarted on the same brain. At its end each task is checked by the rules in `checker`; each broken rule is a
+//! violation in the [`Counters`].
 //!
-//! Map of the crate: `mix` and `dice` decide what happens; `wire` and `heard` are what engine and
-//! model speak, `script` and `calls` the model, `driver` and
-//! `person` those who use the agent, `client` those who read; `trap`, `files` and `killer` end the engine,
-//! `journal` says where that left its turns; `task` holds what was seen and promised, `judge` judges it;
-//! `report` and `saboteurs` are for people and CI. `program`, `api`, `trap`, `ports`, `dice` and `tally` serve both
-//! parts; `docker` and `postgres` are what the orchestrator's part starts beside it.
+//! Map of the crate: `workload` and `rng` decide what happens; `wire` and `prompt` are the protocols of engine and
+//! model, `model_script` and `tool_calls` the model, `driver` and `user` the users of the agent, `stream_reader`
+//! the readers; `trigger`, `file_watcher` and `supervisor` kill the engine, `journal` reads where that left its
+//! turns; `task` holds what was seen and acknowledged, `checker` checks it; `report` and `mutations` are for
+//! people and CI. `service_process`, `api`, `trigger`, `ports`, `rng` and `counters` serve both parts; `docker`
+//! and `postgres` are what the orchestrator's part starts beside it.
 
 pub mod campaign;
 pub mod counters;

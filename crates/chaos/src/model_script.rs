@@ -1,5 +1,5 @@
-//! What the model says: a function of the conversation, so that a model step that is repeated after a kill
-//! finds its conversation again and says, by seeded choice, the same as before or something else.
+//! The model's answers: a function of the conversation, so that a model step repeated after a kill continues the
+//! same conversation and, by seeded choice, answers the same as before or something else.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +14,14 @@ use crate::tool_calls::{CallContext, OfferedTools};
 use crate::trigger::KillTrigger;
 use crate::workload::Workload;
 
-/// The most model steps that a turn takes by itself.
+/// The most model steps of a turn.
 const MAX_STEPS: u64 = 4;
 const WORDS: [&str; 12] = [
     "amber", "bridge", "copper", "dune", "ember", "fjord", "grove", "harbour", "island", "juniper", "kelp",
     "lantern",
 ];
 
-/// See the module.
+/// Generates the model's answers.
 #[derive(Debug)]
 pub(crate) struct ModelScript {
     seed: u64,
@@ -35,13 +35,13 @@ pub(crate) struct ModelScript {
 struct ScriptState {
     requests: u64,
     steps: HashMap<u64, StepHistory>,
-    /// The marks of messages that the model has been sent.
+    /// The markers of messages that the model has received.
     sent_markers: HashSet<u64>,
-    /// The texts that the model has said.
+    /// The hashes of the texts that the model has produced.
     produced_texts: HashSet<u64>,
 }
 
-/// How often a model step was asked for, and what was said last.
+/// How often a model step was requested, and the last answer.
 #[derive(Clone, Copy, Debug, Default)]
 struct StepHistory {
     count: u64,
@@ -49,12 +49,12 @@ struct StepHistory {
     is_truncated: bool,
 }
 
-/// Names a task in what a person says to it, for the model to know whose log it keeps.
+/// The marker of a task in its user messages, which tells the model whose log to edit.
 pub(crate) fn task_marker(task: &str) -> String {
     format!("{TASK_MARKER_PREFIX}{task};")
 }
 
-/// A mark by which a message is found in what the model is sent.
+/// The marker by which a message is found in the model's input.
 pub(crate) fn message_marker(number: u64) -> String {
     format!("{MESSAGE_MARKER_PREFIX}{number};")
 }
@@ -72,17 +72,17 @@ impl ModelScript {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the model was ever sent the message with this mark.
+    /// Whether the model ever received the message with this marker.
     pub(crate) fn was_sent(&self, mark: u64) -> bool {
         self.lock().sent_markers.contains(&mark)
     }
 
-    /// Whether the model ever said this.
+    /// Whether the model ever produced this text.
     pub(crate) fn has_produced(&self, text: &str) -> bool {
         text.is_empty() || self.lock().produced_texts.contains(&stable_hash(text))
     }
 
-    /// The reply to a request.
+    /// Returns the reply to a request.
     pub(crate) fn reply(&self, request: &CapturedRequest) -> Reply {
         self.trigger.notify("model asked");
         let conversation = stable_hash(prompt::conversation(request).to_string());
@@ -95,7 +95,7 @@ impl ModelScript {
         let mut dice = SeededRng::new(self.seed, (conversation, asked.variant));
         let stand = ConversationState::from_messages(prompt::messages(request));
         let mut reply = Reply::new();
-        // A model that was asked to think begins with it.
+        // A reply with thinking begins with it.
         let thinks = prompt::wants_visible_thinking(request);
         if thinks {
             reply = reply.thinking(random_words(&mut dice, 2..=8));
@@ -122,7 +122,7 @@ impl ModelScript {
         reply.chars_per_delta(chars).delay(Duration::from_millis(pause))
     }
 
-    /// Notes a request: its number, and how often its step was asked for.
+    /// Records a request: its number, and how often its step was requested.
     fn record_request(&self, body: &str, conversation: u64) -> (u64, StepHistory) {
         let marks = body
             .split(MESSAGE_MARKER_PREFIX)
@@ -172,12 +172,12 @@ impl ModelScript {
     }
 }
 
-/// Where a conversation stands.
+/// The state of a conversation.
 struct ConversationState {
     task: String,
-    /// What the person said last.
+    /// The last user message.
     last_user_text: String,
-    /// How often the model has answered since.
+    /// The number of the model's answers since.
     answers: u64,
 }
 
@@ -188,7 +188,7 @@ impl ConversationState {
             match turn {
                 Message::Model => stand.answers += 1,
                 Message::User(said) => {
-                    // What is remembered of other tasks is quoted beside it.
+                    // Memories of other tasks are quoted beside it.
                     let own = said.lines().filter(|line| !line.starts_with('>'));
                     let named = own.filter_map(|line| line.split(TASK_MARKER_PREFIX).nth(1)).next_back();
                     if let Some(task) = named.and_then(|rest| rest.split(';').next()) {
@@ -204,7 +204,7 @@ impl ConversationState {
     }
 }
 
-/// Some words.
+/// Returns random words.
 fn random_words(dice: &mut SeededRng, number: std::ops::RangeInclusive<u64>) -> String {
     let words: Vec<&str> = (0..dice.between(number)).filter_map(|_| dice.pick(&WORDS).copied()).collect();
     words.join(" ")

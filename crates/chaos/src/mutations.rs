@@ -1,4 +1,4 @@
-//! Shows that the harness sees what it must: with each saboteur in the engine, a violation is found.
+//! Shows that the harness detects violations: with each mutation active in the engine, one is found.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use anyhow::bail;
 
 use crate::counters::{Counters, KILLS};
 
-/// The engine's saboteurs whose guarantee the harness checks.
+/// The engine's mutations whose guarantee the harness checks.
 pub const ENGINE_MUTATIONS: [&str; 5] =
     ["skip_intent", "repeat_ts", "publish_before_commit", "rerun_tool", "forget_pending"];
 
-/// The orchestrator's.
+/// The orchestrator's mutations whose guarantee the harness checks.
 pub const ORCHESTRATOR_MUTATIONS: [&str; 5] =
     ["forget_roll_back", "commit_before_act", "share_ports", "return_old_key", "skip_audit"];
 
-/// How one saboteur fared.
+/// The result of running with one mutation.
 #[derive(Clone, Debug)]
 pub struct MutationResult {
     /// Its name.
@@ -31,10 +31,9 @@ pub struct MutationResult {
     pub elapsed: Duration,
 }
 
-/// Lets `run` run against `binary` with each of `names`.
+/// Runs `run` against `binary` with each of `names`.
 ///
-/// # Errors
-/// Also where the binary has no saboteurs: it was built without the feature.
+/// # Errors Also if the binary has no mutations because it was built without the feature.
 pub async fn run_all(
     binary: &Path,
     names: &[String],
@@ -48,7 +47,7 @@ pub async fn run_all(
         let begin = Instant::now();
         let (kills, of, found) = match run(name.clone()).await {
             Ok(tally) => (tally.kills_until_first(), tally.get(KILLS), tally.violations().first().cloned()),
-            // A service that a saboteur keeps from starting is caught as well.
+            // A mutation that keeps the service from starting is caught as well.
             Err(error) => (Some(0), 0, Some(format!("{error:#}"))),
         };
         caught.push(MutationResult {

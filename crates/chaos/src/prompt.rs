@@ -1,21 +1,21 @@
-//! What a request tells the model, whichever wire it came on.
+//! Reads the model's input from a request in any provider's protocol.
 
 use serde_json::{Map, Value};
 use strict_provider::{CapturedRequest, Wire};
 
-/// What stands in a conversation, as far as the script needs to know.
+/// A message of a conversation, as far as the script needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// A person said this; empty where it is only the result of a tool.
+    /// A user message; empty if it contains only tool results.
     User(String),
-    /// The model answered.
+    /// An answer of the model.
     Model,
 }
 
 /// A tool that is offered, with the properties of its input.
 pub(crate) type ToolDeclaration = (String, Map<String, Value>);
 
-/// The conversation as it was sent.
+/// Returns the messages as they were sent.
 pub(crate) fn conversation(request: &CapturedRequest) -> &Value {
     let member = match request.wire {
         Wire::AnthropicMessages | Wire::OpenAiChat | Wire::Ollama => "messages",
@@ -25,7 +25,7 @@ pub(crate) fn conversation(request: &CapturedRequest) -> &Value {
     request.body.get(member).unwrap_or(&Value::Null)
 }
 
-/// Who said what, in its order. What the model said at once counts once, however many items it is sent as.
+/// Returns the messages in order. One model answer counts once, however many items it is sent as.
 pub(crate) fn messages(request: &CapturedRequest) -> Vec<Message> {
     let mut turns = Vec::new();
     for item in as_slice(conversation(request)) {
@@ -41,7 +41,7 @@ pub(crate) fn messages(request: &CapturedRequest) -> Vec<Message> {
     turns
 }
 
-/// Whether the model is asked for thinking that is told.
+/// Whether the request asks for visible thinking.
 pub(crate) fn wants_visible_thinking(request: &CapturedRequest) -> bool {
     let at = |pointer: &str| request.body.pointer(pointer).unwrap_or(&Value::Null);
     match request.wire {
@@ -71,11 +71,11 @@ fn parse_tool(tool: &Value) -> Option<ToolDeclaration> {
     Some((tool.get("name")?.as_str()?.to_owned(), properties.unwrap_or_default()))
 }
 
-/// Whose an item of a conversation is.
+/// The role of an item of a conversation.
 enum Role {
     User,
     Model,
-    /// The system prompt's.
+    /// The system prompt.
     System,
 }
 
@@ -88,7 +88,7 @@ fn role(item: &Value) -> Role {
     }
 }
 
-/// What a person says in an item: its texts, without those of tool results.
+/// The user's text in an item, without tool results.
 fn user_text(item: &Value) -> String {
     if item.get("role").and_then(Value::as_str) != Some("user") {
         return String::new();
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// A question, an answer with thinking, text and a call, and its result, as each wire has them.
+    /// A question, an answer with thinking, text and a call, and its result, in each protocol.
     fn requests() -> [CapturedRequest; 5] {
         let schema = json!({"properties": {"path": {}}});
         let function = json!({"name": "look", "parameters": schema});

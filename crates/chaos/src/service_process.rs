@@ -1,4 +1,4 @@
-//! The service as a process: started, found ready, ended, and started again on the same data.
+//! A service as a process: started, checked for readiness, stopped, and restarted on the same data.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -14,10 +14,10 @@ use tokio::process::{Child, Command};
 
 /// How long a start may take. Generous: the machine may be busy.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an end may take.
+/// How long a stop may take.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Which of the binary's services.
+/// A service of the binary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Service {
     /// `roundhouse engine`.
@@ -33,9 +33,9 @@ pub(crate) struct ServiceConfig {
     pub(crate) binary: PathBuf,
     /// Which service.
     pub(crate) service: Service,
-    /// Its folder: all its data, and its log.
+    /// The folder of all its data and its log.
     pub(crate) folder: PathBuf,
-    /// Its environment, but for the port.
+    /// Its environment, except for the port.
     pub(crate) env: BTreeMap<String, String>,
 }
 
@@ -64,17 +64,17 @@ impl Service {
 }
 
 impl ServiceConfig {
-    /// An engine's brain.
+    /// The path of an engine's brain.
     pub(crate) fn brain(&self) -> PathBuf {
         self.folder.join("brain.sqlite")
     }
 
-    /// The agent's folder.
+    /// The path of the agent's workspace.
     pub(crate) fn workspace(&self) -> PathBuf {
         self.folder.join("workspace")
     }
 
-    /// What the processes of this setup have said.
+    /// The path of the log, shared by all starts of this configuration.
     pub(crate) fn log(&self) -> PathBuf {
         self.folder.join("service.log")
     }
@@ -107,13 +107,13 @@ impl ServiceProcess {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// A handle on the process that never means another one.
+    /// Returns a handle that stays valid when the process id is reused.
     pub(crate) fn pidfd(&self) -> anyhow::Result<OwnedFd> {
         let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         Ok(pidfd_open(pid.context("the service has ended")?, PidfdFlags::empty())?)
     }
 
-    /// Waits until it takes connections.
+    /// Waits until it accepts connections.
     pub(crate) async fn wait_ready(&mut self) -> anyhow::Result<()> {
         let begin = Instant::now();
         while TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
@@ -126,7 +126,7 @@ impl ServiceProcess {
         Ok(())
     }
 
-    /// An error if it has ended.
+    /// Returns an error if it has exited.
     pub(crate) fn ensure_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -134,7 +134,7 @@ impl ServiceProcess {
         }
     }
 
-    /// Waits for its end.
+    /// Waits until it exits.
     pub(crate) async fn wait_exit(&mut self) -> anyhow::Result<ExitStatus> {
         match tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await {
             Ok(status) => Ok(status?),
@@ -143,7 +143,7 @@ impl ServiceProcess {
     }
 }
 
-/// The end of what was said.
+/// Returns the end of the log.
 fn log_tail(log: &Path) -> String {
     let text = std::fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().rev().take(10).collect();

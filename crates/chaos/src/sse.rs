@@ -1,4 +1,4 @@
-//! Events from the bytes of a stream that may be cut anywhere.
+//! Parses events from the bytes of a stream that may be cut anywhere.
 
 use contract::event::{Event, SentEvent};
 
@@ -8,10 +8,9 @@ use contract::event::{Event, SentEvent};
 pub(crate) struct EventParser(Vec<u8>);
 
 impl EventParser {
-    /// The events that are whole with these bytes; heartbeats are checked and left out.
+    /// Returns the events completed by these bytes; heartbeats are checked and left out.
     ///
-    /// # Errors
-    /// An event that is not as the contract has it.
+    /// # Errors An event that violates the contract.
     pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<Vec<SentEvent>, String> {
         self.0.extend_from_slice(bytes);
         let mut events = Vec::new();
@@ -24,7 +23,7 @@ impl EventParser {
     }
 }
 
-/// Reads one event; none for a heartbeat.
+/// Parses one event; `None` for a heartbeat.
 fn parse_event(frame: &[u8]) -> Result<Option<SentEvent>, String> {
     let text = std::str::from_utf8(frame).map_err(|error| format!("an event that is not UTF-8: {error}"))?;
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));

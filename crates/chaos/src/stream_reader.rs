@@ -1,4 +1,4 @@
-//! A client that reads a task's events, is cut off at random bytes, and goes on where it was.
+//! A client that reads a task's events, is disconnected at random bytes, and resumes where it was.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,21 +13,21 @@ use crate::rng::SeededRng;
 use crate::sse::EventParser;
 use crate::task::TrackedTask;
 
-/// How long a client at the end of what there is waits before it asks again by itself.
+/// How long a client that has read everything waits before it reconnects by itself.
 const IDLE_RETRY_DELAY: Duration = Duration::from_millis(150);
-/// How long a client may take to catch up once nothing more will happen.
+/// How long a client may take to catch up after the last event.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What a client has at its end.
+/// The events that a client received.
 #[derive(Debug)]
 pub(crate) struct ReceivedEvents {
     /// Its name, for messages.
     pub(crate) name: String,
-    /// It has what comes after this.
+    /// Only events after this timestamp were requested.
     pub(crate) after: i64,
-    /// It read one turn only.
+    /// If set, only this turn was read.
     pub(crate) turn: Option<TurnId>,
-    /// The events in the order in which they came.
+    /// The events in the order of arrival.
     pub(crate) events: Vec<SentEvent>,
 }
 
@@ -62,8 +62,8 @@ pub(crate) async fn follow(
     client.received
 }
 
-/// Reads the stream that answers an execute, and after a break the rest of its turn by replay. A client that
-/// is cut before the first event has nothing.
+/// Reads the stream that answers an execute, and after a break the rest of its turn by replay. A client
+/// disconnected before the first event has received nothing.
 pub(crate) async fn read_turn(
     world: Arc<RunContext>,
     task: Arc<TrackedTask>,
@@ -99,7 +99,7 @@ impl StreamReader {
         let mut final_ts = self.task.final_ts.subscribe();
         let mut closed_at = None;
         while !self.is_complete() && !self.context.is_over() {
-            // What an edit took out comes no more.
+            // Events rewound by an edit are not sent any more.
             if self
                 .received
                 .turn
@@ -119,7 +119,7 @@ impl StreamReader {
             if self.replay().await != StreamEnd::Complete || self.is_complete() {
                 continue;
             }
-            // A stream that ended has told all that there is until something happens.
+            // The stream has sent everything there is until something happens.
             let last = self.last_ts;
             let _ = tokio::time::timeout(IDLE_RETRY_DELAY, async {
                 tokio::select! {
@@ -146,7 +146,7 @@ impl StreamReader {
                     .record_violation(format!("{}: replay was refused: {status} {body}", self.received.name));
             }
             StreamOutcome::NotSent | StreamOutcome::Unknown => {
-                // Until the next engine is announced, this one's address leads nowhere.
+                // Until the next engine is announced, this address is dead.
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 return StreamEnd::Broken;
             }
@@ -154,7 +154,7 @@ impl StreamReader {
         StreamEnd::Complete
     }
 
-    /// Reads until the stream ends, breaks or is cut.
+    /// Reads until the stream ends, breaks or is disconnected.
     async fn read_stream(&mut self, mut response: Response) -> StreamEnd {
         let mut budget =
             self.rng.chance(self.context.workload.disconnect).then(|| self.rng.between(0..=6_000));
@@ -191,7 +191,7 @@ impl StreamReader {
     }
 
     fn record(&mut self, event: SentEvent) {
-        // A replay that follows the task may tell of the next turn in one breath with the end of this one.
+        // A replay that follows the task may send the next turn's events in the same chunk as the end of this one.
         if self.received.turn.is_some_and(|turn| turn != event.turn_id) {
             return;
         }
@@ -201,7 +201,7 @@ impl StreamReader {
                 .counters
                 .record_violation(format!("{name}: ts does not rise: {event:?} came after {last}"));
         }
-        // The trap first: every detour lets the engine get on.
+        // The trigger first: any delay would let the engine proceed.
         if let Some(moment) = self.task.observe(&event) {
             self.context.trigger.notify(moment);
         }
@@ -210,7 +210,7 @@ impl StreamReader {
     }
 }
 
-/// All events of a task in one uncut stream, which must end with the end of a turn.
+/// Reads all events of a task in one uninterrupted stream, which must end with the end of a turn.
 pub(crate) async fn replay_uninterrupted(world: &RunContext, task: &TrackedTask) -> Option<Vec<SentEvent>> {
     let begin = Instant::now();
     while begin.elapsed() < CATCH_UP_TIMEOUT && !world.is_over() {
@@ -228,7 +228,7 @@ pub(crate) async fn replay_uninterrupted(world: &RunContext, task: &TrackedTask)
                 }
             };
             let ended = events.last().is_some_and(|event: &SentEvent| event.event.ends_turn());
-            // A stream also ends when the engine is asked to end.
+            // A stream also ends when the engine is asked to stop.
             if whole && ended && events.last().map(|event| event.ts) >= Some(task.view().last_ts) {
                 return Some(events);
             }

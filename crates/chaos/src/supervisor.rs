@@ -1,4 +1,4 @@
-//! Ends the engine again and again, and starts it again on the same brain.
+//! Kills the engine again and again, and restarts it on the same brain.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,40 +18,40 @@ use crate::service_process::{ServiceConfig, ServiceProcess};
 use crate::task::TrackedTask;
 use crate::wire::Wire;
 
-/// How long a moment is waited for before the engine is killed anyhow.
+/// How long to wait for the armed event before killing the engine anyway.
 const TRIGGER_TIMEOUT: Duration = Duration::from_millis(200);
-/// The count of turns that were open at a kill, by their last step; the step's name follows.
+/// The prefix of the counts of turns that were open at a kill; the name of their last step follows.
 pub(crate) const KILLED_AFTER_STEP_PREFIX: &str = "open turns killed after ";
-/// The count of those of them that had begun a call whose result was missing.
+/// The count of those turns that had started a call whose result was missing.
 pub(crate) const KILLED_WITHOUT_RESULT: &str = "open turns with an intent without result";
 
-/// The tasks that are driven now.
+/// The tasks that are being driven.
 pub(crate) type ActiveTasks = Arc<std::sync::Mutex<Vec<std::sync::Weak<TrackedTask>>>>;
 
-/// See the module.
+/// Kills and restarts the engine of a run.
 pub(crate) struct Supervisor {
-    /// What the run shares.
+    /// The run's shared state.
     pub(crate) context: Arc<RunContext>,
     /// How the engine is started.
     pub(crate) service_config: ServiceConfig,
     /// Where it may listen.
     pub(crate) ports: Ports,
-    /// Where it is announced.
+    /// Where the running engine is announced.
     pub(crate) endpoint: watch::Sender<Option<EngineEndpoint>>,
-    /// The tasks whose requests must be listed after a start.
+    /// The tasks whose pending requests must be listed after a start.
     pub(crate) tasks: ActiveTasks,
-    /// The port and the number of the newest engine.
+    /// The port of the newest engine.
     pub(crate) port: u16,
-    /// Counts the engines.
+    /// The number of engines started.
     pub(crate) engine_count: u64,
-    /// What the engine speaks.
+    /// The provider's protocol.
     pub(crate) wire: Wire,
-    /// The choices.
+    /// The source of random choices.
     pub(crate) rng: SeededRng,
 }
 
 impl Supervisor {
-    /// Starts an engine and announces it once what it must remember has been looked at.
+    /// Starts an engine, and announces it once the pending requests that it must list have been checked.
     pub(crate) async fn start(&mut self) -> anyhow::Result<ServiceProcess> {
         if self.port == 0 || self.rng.chance(0.2) {
             self.port = self.ports.next()?;
@@ -91,7 +91,7 @@ impl Supervisor {
         Ok(engine)
     }
 
-    /// Waits for a moment, by chance or by aim, and sends the signal.
+    /// Waits for a random time or an event, and sends the signal.
     async fn kill_at_trigger(&mut self, signal: Signal) {
         let trap = &self.context.trigger;
         let trigger_events = self.context.workload.trigger_events();
@@ -114,7 +114,7 @@ impl Supervisor {
         trap.fire(signal);
     }
 
-    /// Sees that the engine ended as it must, and where it left its turns.
+    /// Verifies that the engine exited as it must, and records where it left its turns.
     async fn verify_exit(&self, engine: &mut ServiceProcess, signal: Signal) -> anyhow::Result<()> {
         let begin = Instant::now();
         let status = engine.wait_exit().await?;
@@ -150,7 +150,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Kills an engine before anyone can talk to it.
+    /// Kills an engine before any client can call it.
     async fn kill_at_start(&mut self) -> anyhow::Result<()> {
         self.engine_count += 1;
         let mut engine = self.service_config.start(self.port)?;
@@ -162,7 +162,7 @@ impl Supervisor {
         self.verify_exit(&mut engine, Signal::KILL).await
     }
 
-    /// Whether what waits for a person is listed, and nothing else that was answered.
+    /// Checks that every pending request is listed, and none that was answered.
     async fn check_pending(&self, base: &str) -> anyhow::Result<()> {
         let mix = &self.context.workload;
         if mix.edit_file + mix.ask_user <= 0.0 {

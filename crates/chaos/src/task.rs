@@ -1,4 +1,4 @@
-//! A task as its clients know it, and what it was promised.
+//! A task as its clients know it, and the requests that the engine acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use contract::event::{Event, HitlRequest, Lifecycle, SentEvent};
 use contract::{HitlId, MessageId, TurnId};
 use tokio::sync::watch;
 
-/// See the module.
+/// A task of the run, shared by its clients.
 #[derive(Debug)]
 pub(crate) struct TrackedTask {
     /// Its id.
@@ -18,41 +18,41 @@ pub(crate) struct TrackedTask {
     pub(crate) final_ts: watch::Sender<Option<i64>>,
 }
 
-/// What the clients of a task have seen, all together.
+/// What all clients of a task together have seen.
 #[derive(Debug, Default)]
 pub(crate) struct TaskView {
     /// The `ts` of the newest event.
     pub(crate) last_ts: i64,
-    /// The turn that has begun and not ended.
+    /// The turn that has started and not ended.
     pub(crate) open_turn: Option<TurnId>,
     /// How many turns have ended.
     pub(crate) ended_turns: u64,
-    /// What waits for a person.
+    /// The request that awaits the user.
     pub(crate) pending: Option<HitlRequest>,
     /// The user messages and their turns, oldest first.
     pub(crate) messages: Vec<(MessageId, TurnId)>,
-    /// Messages that a retry of an earlier one may have put out of force.
+    /// Messages that a retry of an earlier one may have superseded.
     pub(crate) superseded: BTreeSet<MessageId>,
-    /// What was promised.
+    /// The requests that the engine acknowledged.
     pub(crate) acknowledged: Acknowledged,
 }
 
-/// What the engine has accepted and must never forget.
+/// Everything that the engine has accepted and must not lose.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledged {
-    /// Turns that a client saw begin in the answer to its own request.
+    /// Turns that a client saw start in the response to its own request.
     pub(crate) turns: BTreeSet<TurnId>,
-    /// Answers of a person.
+    /// The user's acknowledged answers.
     pub(crate) answers: BTreeMap<HitlId, String>,
-    /// Requests to which an answer was sent, whatever came of it.
+    /// Requests to which an answer was sent, whatever the outcome.
     pub(crate) attempted_answers: BTreeSet<HitlId>,
-    /// Messages to a running turn: their marks and the turn.
+    /// Messages to a running turn: their markers and the turn.
     pub(crate) steers: Vec<(u64, TurnId)>,
     /// Turns that were cancelled.
     pub(crate) cancelled: BTreeSet<TurnId>,
-    /// Turns that somebody tried to cancel, whatever came of it.
+    /// Turns that a client tried to cancel, whatever the outcome.
     pub(crate) attempted_cancels: BTreeSet<TurnId>,
-    /// Turns that an edit has taken back, or may have.
+    /// Turns that an edit has rewound, or may have.
     pub(crate) rewound_turns: BTreeSet<TurnId>,
 }
 
@@ -63,17 +63,17 @@ impl TrackedTask {
         Self { name, state: Mutex::default(), changed, final_ts }
     }
 
-    /// What is known.
+    /// Locks the current view.
     pub(crate) fn view(&self) -> MutexGuard<'_, TaskView> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Told of each newest `ts`.
+    /// Subscribes to the newest `ts`.
     pub(crate) fn subscribe(&self) -> watch::Receiver<i64> {
         self.changed.subscribe()
     }
 
-    /// A client saw `event`. Gives what is new in it, as the trap calls it.
+    /// Records that a client saw `event`. Returns the trigger's name of the event if it is new.
     pub(crate) fn observe(&self, event: &SentEvent) -> Option<&'static str> {
         let mut view = self.view();
         if event.ts <= view.last_ts {
@@ -104,7 +104,7 @@ impl TaskView {
         }
     }
 
-    /// The pending request that must be listed: nobody may have answered or ended it.
+    /// The pending request that must be listed, because it cannot have been answered or ended.
     pub(crate) fn expected_pending(&self) -> Option<&HitlRequest> {
         let request = self.pending.as_ref()?;
         let cancelled = self.open_turn.is_none_or(|turn| self.acknowledged.attempted_cancels.contains(&turn));
@@ -112,7 +112,7 @@ impl TaskView {
     }
 }
 
-/// What an event is to the trap: its type, or the phase.
+/// The trigger's name of an event: its type, or the phase.
 fn trigger_event(event: &Event) -> &'static str {
     match event {
         Event::ThreadLifecycle(Lifecycle::Started { .. }) => "started",

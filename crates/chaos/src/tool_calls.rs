@@ -1,7 +1,6 @@
-//! The tool calls that the model makes: some of those that the engine offers.
+//! The tool calls that the model makes, chosen from the tools that the engine offers.
 //!
-//! Each edit puts a line of its own into a log of its task, so that a tool that ran twice leaves a line
-//! twice.
+//! Each edit adds a unique line to a log of its task, so that a tool that ran twice leaves a line twice.
 
 use serde_json::{Map, Value, json};
 use strict_provider::{CapturedRequest, Reply};
@@ -10,9 +9,9 @@ use crate::prompt::{self, ToolDeclaration};
 use crate::rng::SeededRng;
 use crate::workload::Workload;
 
-/// The logs of a task. Calls that run side by side edit different ones.
+/// The logs of a task. Concurrent calls edit different ones.
 pub(crate) const LOG_NAMES: [&str; 2] = ["a", "b"];
-/// What each log ends with: where the next line goes.
+/// The end mark of each log, before which the next line is inserted.
 pub(crate) const LOG_END_MARK: &str = "END";
 
 /// The log file of a task.
@@ -20,7 +19,7 @@ pub(crate) fn log_file_name(task: &str, which: &str) -> String {
     format!("log-{task}-{which}.txt")
 }
 
-/// The line that a call puts into its log; none if its input is not one of ours.
+/// The line that a call adds to its log; `None` if the input is not from this harness.
 pub(crate) fn edit_line(input: &Value) -> Option<String> {
     let new = input.as_object()?.values().filter_map(Value::as_str);
     new.filter_map(|text| text.strip_suffix(LOG_END_MARK)?.strip_suffix('\n'))
@@ -28,11 +27,11 @@ pub(crate) fn edit_line(input: &Value) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Whose calls they are, and of which request.
+/// The task and request that calls belong to.
 pub(crate) struct CallContext {
     /// The task.
     pub(crate) task: String,
-    /// The number of the request to the model: no two have the same.
+    /// The unique number of the request to the model.
     pub(crate) request_number: u64,
 }
 
@@ -82,7 +81,7 @@ impl OfferedTools {
     }
 }
 
-/// The input of an edit. How its fields are called is read from the schema.
+/// Builds the input of an edit, with the field names from the schema.
 fn edit_input(properties: &Map<String, Value>, path: &str, unique: &str) -> Value {
     let mut input = Map::new();
     for name in properties.keys() {
@@ -111,7 +110,7 @@ fn harmless_input(name: &str, dice: &mut SeededRng) -> Value {
         "working_memory_set" => {
             json!({"key": format!("k{}", dice.between(0..=4)), "value": dice.between(0..=999_999)})
         }
-        // Each call is written in another way: one that is made again and again ends a turn as a loop.
+        // Each call is written differently: identical calls would end the turn as a loop.
         "read_file" => {
             json!({"path": format!("{here}{}", dice.pick(&["note.txt", "missing.txt"]).unwrap_or(&""))})
         }

@@ -1,7 +1,7 @@
-//! Kills the engine at a chosen moment.
+//! Kills the engine at a chosen event.
 //!
-//! Whoever sees something happen says so here. If it is what was aimed at, the signal is sent on the spot, by
-//! the thread that saw it: every detour would let the engine get on.
+//! Every observer reports events here. If it is the awaited event, the signal is sent at once, by the thread that
+//! saw it: any delay would let the engine proceed.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::sync::Notify;
 
-/// See the module.
+/// Sends a signal to the engine when the armed event is reported.
 #[derive(Debug, Default)]
 pub(crate) struct KillTrigger {
     state: Mutex<TriggerState>,
@@ -27,7 +27,7 @@ struct TriggerState {
 #[derive(Debug)]
 struct ArmedTrigger {
     event: String,
-    /// Sent on the spot; without one the trap only tells that the moment has come.
+    /// Sent at once; without a signal the trigger only reports that the event has come.
     signal: Option<Signal>,
 }
 

@@ -1,4 +1,4 @@
-//! The person at a task: answers what the agent asks, steers it and cancels it, at random moments.
+//! A simulated user of a task: answers the agent's requests, steers it and cancels it, at random times.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use crate::model_script::message_marker;
 use crate::rng::{SeededRng, stable_hash};
 use crate::task::TrackedTask;
 
-/// How often a person looks up.
+/// How often a user looks for something to do.
 const POLL_INTERVAL: Duration = Duration::from_millis(15);
-/// How long to wait before an answer is sent again of which nobody knows whether it arrived.
+/// How long to wait before repeating an answer whose outcome is unknown.
 const RESEND_DELAY: Duration = Duration::from_millis(150);
 
-/// See the module.
+/// A user of one task.
 pub(crate) struct SimulatedUser {
     context: Arc<RunContext>,
     task: Arc<TrackedTask>,
     rng: SeededRng,
-    /// When what is planned for the turn is due.
+    /// When the planned steers of the turn are due.
     steers: Vec<Instant>,
     cancel: Option<Instant>,
     answer: Option<(HitlRequest, Instant)>,
@@ -31,7 +31,7 @@ pub(crate) struct SimulatedUser {
 }
 
 impl SimulatedUser {
-    /// Someone at `task`.
+    /// Creates a user of `task`.
     pub(crate) fn new(world: Arc<RunContext>, task: Arc<TrackedTask>) -> Self {
         let dice = SeededRng::new(world.seed, ("person", &task.name));
         Self {
@@ -45,7 +45,7 @@ impl SimulatedUser {
         }
     }
 
-    /// Decides what to do in a turn that has begun.
+    /// Plans what to do in a turn that has started.
     pub(crate) fn plan_turn(&mut self, _turn: TurnId) {
         let now = Instant::now();
         let mix = self.context.workload;
@@ -57,7 +57,7 @@ impl SimulatedUser {
         self.answer = None;
     }
 
-    /// Does what is due; gives how long nothing will be.
+    /// Does what is due; returns how long nothing else will be.
     pub(crate) async fn act(&mut self, turn: TurnId) -> Duration {
         let Some(place) = self.context.endpoint.borrow().clone() else { return POLL_INTERVAL };
         let now = Instant::now();
@@ -206,7 +206,7 @@ impl SimulatedUser {
         }
     }
 
-    /// A turn that has just ended can be neither steered nor cancelled; one that runs can.
+    /// Checks a refusal: a turn that has just ended can be neither steered nor cancelled, a running one can.
     async fn check_rejection(&self, what: &str, asked: &CallOutcome, turn: TurnId, place: &EngineEndpoint) {
         match asked {
             CallOutcome::Response(404, body) if error_code(body) == "TASK_NOT_RUNNING" => {

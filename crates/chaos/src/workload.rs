@@ -1,4 +1,4 @@
-//! What the load is made of.
+//! The composition of the load.
 
 use clap::ValueEnum;
 
@@ -38,7 +38,7 @@ pub struct Workload {
     pub sigterm: f64,
     /// A kill comes while the engine starts.
     pub kill_at_start: f64,
-    /// A tool call edits a file, for which a person's leave is needed.
+    /// A tool call edits a file, which needs the user's permission.
     pub edit_file: f64,
     /// A tool call asks a person.
     pub ask_user: f64,

@@ -1,4 +1,5 @@
-//! The agent: turns, begun by requests and taken up again after a restart.
+//! The agent: runs turns, which requests begin and which are resumed after a restart, and everything around
+//! them: commands to turns, replay, learning, erasure and maintenance.
 
 mod active_turn;
 mod attachments;
@@ -84,72 +85,72 @@ use turn_open::{PriorThread, TurnOpening};
 use turn_registry::{Command, Inbox, Registration, RegistryGuard, TurnRegistry};
 use turn_request::TurnRequest;
 
-/// How many turns may be at work at once. Those that wait for a person are not counted.
+/// The most turns that may run at once. Turns that wait for their user do not count.
 const MAX_TURNS_AT_ONCE: usize = 256;
-/// How many tools may run at once for all turns together.
+/// The most tools that may run at once, for all turns together.
 const MAX_CALLS_AT_ONCE: usize = 64;
-/// How many bytes of text may wait to be stored, over all turns, before no more turns are begun.
+/// The most bytes of text, over all turns, that may wait to be stored before new turns are refused.
 const MAX_UNSTORED_BYTES: usize = 64 * 1024 * 1024;
 
-/// How long what turns have to say at the end may take to be stored.
+/// How long the final commits of turns may take when the engine stops.
 const FINAL_COMMIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a turn works with.
+/// The dependencies of a turn.
 pub(crate) struct Services {
     pub(crate) gateway: Arc<Gateway>,
-    /// What the catalog gives it.
+    /// The agent as the catalog defines it.
     pub(crate) snapshots: SnapshotSource,
     pub(crate) clock: Arc<dyn Clock>,
     /// The user's connections to tool servers.
     pub(crate) mcp: Mcp,
-    /// What runs programs, where this machine can.
+    /// The sandbox in which programs run, if this machine supports one.
     pub(crate) sandbox: Option<Arc<Sandbox>>,
-    /// Where the user's own skills are laid out for programs.
+    /// The directories in which the user's own skills are laid out for programs.
     pub(crate) skill_dirs: Arc<SkillDirs>,
-    /// Where long output of tools goes.
+    /// Where long output of tools is stored.
     pub(crate) outputs: SpillDir,
-    /// What large things may take of the memory.
+    /// The memory budget for large objects.
     pub(crate) memory_budget: MemoryBudget,
-    /// Where tools run for turns, of which there is a bounded number at once.
+    /// Permits for tool calls of turns, which bound how many run at once.
     pub(crate) tool_permits: Arc<Semaphore>,
-    /// What calls of models under way may cost.
+    /// The token reservations of current model calls.
     pub(crate) reservations: Arc<budget::Reservations>,
-    /// Whether a conversation is shortened when the provider says that it is too long.
+    /// Whether a conversation is compacted when the provider rejects it as too long.
     pub(crate) reactive_compaction: bool,
-    /// How long a person may take to answer.
+    /// How long the user may take to answer.
     pub(crate) hitl_ttl: Duration,
-    /// How long the deltas of a turn that has ended are kept.
+    /// How long the deltas of an ended turn are kept.
     pub(crate) replay_ttl: Duration,
-    /// How long after one learning batch the next one is due; none where they are only asked for.
+    /// The interval between learning batches; `None` if they run only on request.
     pub(crate) batch_interval: Option<Duration>,
 }
 
 impl Services {
-    /// The places of tools that run for turns.
+    /// Creates the permits for tool calls of turns.
     pub(crate) fn new_tool_permits() -> Arc<Semaphore> {
         Arc::new(Semaphore::new(MAX_CALLS_AT_ONCE))
     }
 }
 
-/// See the module.
+/// The agent of one engine, with everything that its turns share.
 pub struct Agent {
     brain: Brain,
     event_logs: EventLogs,
     services: Arc<Services>,
     turn_permits: Arc<Semaphore>,
-    /// Exports and imports of what is remembered.
+    /// Exports and imports of memory.
     transfers: Transfers,
     registry: TurnRegistry,
     learner: Learner,
     eraser: Eraser,
     tracker: TaskTracker,
-    /// Cancelled when the engine stops: no turn is begun, and those at work stop after their step.
+    /// Cancelled when the engine stops: no turn begins, and running ones stop after their current step.
     stopping: CancellationToken,
-    /// Cancelled when a stop waits for no turn any more.
+    /// Cancelled when a stop no longer waits for turns.
     stopped: CancellationToken,
 }
 
-/// A turn that has its task's channel and is about to be opened.
+/// A turn that has claimed its task's event log and is about to be opened.
 struct ClaimedTurn {
     recorder: Recorder,
     registration: Registration,
@@ -157,11 +158,11 @@ struct ClaimedTurn {
     reader: EventReader,
 }
 
-/// What a request to run a turn leads to.
+/// The outcome of claiming a task for a request.
 enum Claim {
-    /// A turn of its own.
+    /// The request begins a new turn.
     New(ClaimedTurn),
-    /// The turn that an earlier request of the same name began, once it is open.
+    /// An earlier request with the same idempotency key began this turn. The receiver reports when it is open.
     Existing(EventReader, watch::Receiver<bool>),
 }
 
@@ -185,7 +186,7 @@ impl Agent {
         }
     }
 
-    /// What large things may take of the memory.
+    /// The memory budget for large objects.
     pub(crate) fn memory_budget(&self) -> &MemoryBudget {
         &self.services.memory_budget
     }
@@ -195,15 +196,15 @@ impl Agent {
         &self.services.mcp
     }
 
-    /// Begins a turn, or joins the one that an earlier request of the same name began, and reads its events from
-    /// the first one on.
+    /// Begins a turn, or joins the turn that an earlier request with the same idempotency key began. Returns a
+    /// reader of its events from the first one on.
     pub async fn execute(&self, request: Execute) -> Result<EventReader, AgentError> {
         let order = self.parse_request(request).await?;
         let tasks_kept = self.transfers.lock_tasks().await?;
         let ClaimedTurn { recorder, registration, inbox, reader } = loop {
             match self.claim(&order)? {
                 Claim::New(claimed) => break claimed,
-                // One that is never opened is nothing to join: the request is its own then.
+                // A turn that is never opened cannot be joined; the request begins its own then.
                 Claim::Existing(reader, mut opened) => {
                     if opened.wait_for(|opened| *opened).await.is_ok() {
                         return Ok(reader);
@@ -214,7 +215,7 @@ impl Agent {
         let place =
             Arc::clone(&self.turn_permits).try_acquire_owned().map_err(|_| AgentError::TooManyTurns)?;
         let request = order.idempotency_key.clone();
-        // Who goes back must be told at once where there is nothing to go back to.
+        // An edit or a retry fails at once if its message does not exist.
         let before =
             if order.rewinds() { Some(self.load_branch(&recorder, order.base()).await?) } else { None };
         let (opened, cut) = order.resolve(before.as_ref(), self.services.clock.now())?;
@@ -225,11 +226,12 @@ impl Agent {
         };
         let opening = TurnOpening { idempotency_key: request, opened, rewind: cut, prior: before };
 
-        // The turn goes on by itself from here, also if the caller is gone before it has been answered.
+        // From here on the turn runs on its own, even if the caller is gone before the reply.
         let (told, begun) = tokio::sync::oneshot::channel();
         let stopped = self.stopped.clone();
         let turn = async move {
-            // Not broken off by a stop: a caller who is told that the turn was not begun may send it again.
+            // A stop does not interrupt the opening: a caller who is told that the turn did not begin may
+            // resend.
             let begun = opening.open(life).await;
             drop(tasks_kept);
             let (outcome, life) = match begun {
@@ -242,7 +244,7 @@ impl Agent {
                 run_until_cancelled(stopped, Box::pin(life.begin(thread))).await;
             }
         };
-        // What the turn logs names the request that began it.
+        // The turn's log lines carry the span of the request that began it.
         self.tracker.spawn(turn.in_current_span());
         match begun.await {
             Ok(outcome) => outcome?,
@@ -252,7 +254,7 @@ impl Agent {
         Ok(reader)
     }
 
-    /// Takes the task's channel for a turn, or finds the turn that the request has begun already.
+    /// Claims the task's event log for a new turn, or finds the turn that the request has already begun.
     fn claim(&self, order: &TurnRequest) -> Result<Claim, AgentError> {
         let mut turns = self.registry.lock();
         if let Some(request) = &order.idempotency_key
@@ -281,7 +283,7 @@ impl Agent {
         Ok(Claim::New(ClaimedTurn { recorder, registration, inbox, reader }))
     }
 
-    /// Reads the turn that the request called `request` has begun on the task, if it has.
+    /// Finds the turn that the request with this idempotency key has begun on the task, if any.
     fn join(
         &self,
         turns: &RegistryGuard<'_>,
@@ -313,7 +315,7 @@ impl Agent {
         Ok(Some(Claim::Existing(channel.read(after, Follow::Turn(turn_id)), opened)))
     }
 
-    /// Checks a request. What is attached may be large, and is looked at where that holds nobody up.
+    /// Validates a request. Attachments may be large, so they are checked on a blocking thread.
     async fn parse_request(&self, request: Execute) -> Result<TurnRequest, AgentError> {
         let model = self.services.gateway.model().ok();
         if request.media.is_empty() {
@@ -323,7 +325,7 @@ impl Agent {
         run_blocking(parse).await.unwrap_or(Err(AgentError::Stopping))
     }
 
-    /// Reads the conversation of a task between two turns, the next of which goes on from `base`.
+    /// Loads the conversation of a task between two turns. The next turn continues from `base`.
     async fn load_branch(&self, recorder: &Recorder, base: TurnBase) -> Result<Branch, AgentError> {
         let task = recorder.event_log().task();
         match self.brain.run_turn_open(move |brain| thread_loader::load_branch(brain, task, base)).await {
@@ -357,12 +359,12 @@ impl Agent {
         }
     }
 
-    /// Cancels the turn that runs on a task, or waits there for a person.
+    /// Cancels the turn that is running on a task or waiting for its user.
     pub async fn cancel(&self, task_id: &TaskId) -> Result<TurnId, AgentError> {
         self.send_command(task_id, Command::Cancel).await
     }
 
-    /// Hands the turn that runs on a task a message from the user.
+    /// Sends a message from the user to the turn that is running on a task.
     pub async fn steer(&self, task_id: &TaskId, message: String) -> Result<MessageId, AgentError> {
         if message.trim().is_empty() {
             return Err(AgentError::Invalid("`message`: must not be empty or blank".into()));
@@ -370,7 +372,7 @@ impl Agent {
         self.send_command(task_id, |reply| Command::Steer(message, reply)).await
     }
 
-    /// Answers what waits for a person on a task.
+    /// Answers the pending HITL request of a task.
     pub async fn respond(&self, respond: HitlRespond) -> Result<HitlId, AgentError> {
         let task_id = respond.task_id.clone();
         let response = HitlResponse::new(self.brain.pending_of_task(&task_id)?, respond);
@@ -398,7 +400,8 @@ impl Agent {
         self.refine_error(task_id, self.registry.send(task_id, command).await)
     }
 
-    /// The outcome of what the turn of a task was told, and why there was none to tell.
+    /// Refines the error of a command: an unknown task or a stopping engine instead of a turn that is not
+    /// running.
     fn refine_error<T>(&self, task_id: &TaskId, outcome: Result<T, AgentError>) -> Result<T, AgentError> {
         match outcome {
             Err(AgentError::NotRunning) if self.brain.task(task_id)?.is_none() => {
@@ -409,7 +412,7 @@ impl Agent {
         }
     }
 
-    /// Reads the events of `task_id` (by default the task that ran last) after `after`.
+    /// Reads the events after `after` of `task_id`, or of the task that ran last.
     pub fn replay(&self, task_id: Option<TaskId>, after: i64) -> Result<EventReader, AgentError> {
         let task_id = match task_id {
             Some(task_id) => task_id,
@@ -419,12 +422,13 @@ impl Agent {
         Ok(channel.read(after, Follow::Task))
     }
 
-    /// Takes up the turns and the learning batch that an earlier run of the engine left open, and begins to keep house.
+    /// Resumes the turns and the learning batch that an earlier run of the engine left open, and starts
+    /// maintenance.
     pub fn resume(&self) -> Result<(), rusqlite::Error> {
         for turn in self.brain.open_turns()? {
             let channel = self.event_logs.open(&turn.task_id)?;
             let Ok(recorder) = channel.begin_turn(turn.turn_id) else {
-                // Opening a turn gives up one that was left open, so a second one is nobody's doing.
+                // Opening a turn ends one that was left open, so two open turns of a task should not occur.
                 tracing::error!(turn.id = %turn.turn_id, "Two turns of one task are open.");
                 continue;
             };
@@ -449,15 +453,15 @@ impl Agent {
         Ok(())
     }
 
-    /// Stops: new turns are refused, and those at work have until `deadline` to come to the end of their step.
-    /// They go on at the next start. Streams end then.
+    /// Stops the agent: refuses new turns and gives running ones until `deadline` to finish their current step.
+    /// They are resumed at the next start. Streams end then.
     pub async fn stop(&self, deadline: Duration) {
         self.stopping.cancel();
         self.tracker.close();
         if tokio::time::timeout(deadline, self.tracker.wait()).await.is_err() {
             tracing::info!(turns = self.tracker.len(), "Turns are broken off in the middle of a step.");
             self.stopped.cancel();
-            // What is still being stored is not broken off.
+            // Commits in progress are not interrupted.
             if tokio::time::timeout(FINAL_COMMIT_TIMEOUT, self.tracker.wait()).await.is_err() {
                 tracing::warn!(
                     turns = self.tracker.len(),
@@ -468,14 +472,14 @@ impl Agent {
         self.stopped.cancel();
     }
 
-    /// Cancelled when all turns have stopped: streams end with it.
+    /// Cancelled when all turns have stopped; streams end with it.
     pub fn stopped(&self) -> &CancellationToken {
         &self.stopped
     }
 }
 
-/// Runs `work` until it ends or `over` is cancelled. Dropped at any await, a turn is as its journal says, and goes
-/// on from there at the next start.
+/// Runs `work` until it ends or `over` is cancelled. A turn may be dropped at any await: its state is in its
+/// journal, and the next start resumes it from there.
 async fn run_until_cancelled(over: CancellationToken, work: impl Future<Output = ()>) {
     tokio::select! {
         () = over.cancelled() => {}

@@ -1,7 +1,8 @@
-//! The catalog: what the product gives each of its users' agents. Read from a folder that the engine never writes.
+//! The catalog: what the product gives each of its users' agents. It is read from a folder that the engine never
+//! writes.
 //!
-//! A faulty entry is named and never stops the rest. It is left out when the catalog is read for the first time; read
-//! again, the entry keeps its last good version. One that is not there any more is gone.
+//! A faulty entry is reported and does not affect the others. At the first load it is left out; at a reload, the
+//! entry keeps its last good version. An entry that was removed is gone.
 
 mod agents;
 mod front_matter;
@@ -27,30 +28,30 @@ pub use skills::SkillSpec;
 pub use soul::Soul;
 pub use tools::{CatalogTool, ToolImplementation};
 
-/// What was read of a catalog.
+/// A loaded catalog.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    /// Who the agent is.
+    /// The soul of the agent.
     pub soul: Soul,
-    /// The agents that can be handed work, by their names in order.
+    /// The agents that work can be delegated to, in order of their names.
     pub agents: Vec<Arc<AgentSpec>>,
-    /// The tools beside the built-in ones, by their names in order.
+    /// The tools beside the built-in ones, in order of their names.
     pub tools: Vec<Arc<CatalogTool>>,
-    /// The skills of the platform, by their names in order.
+    /// The platform's skills, in order of their names.
     pub skills: Vec<Arc<SkillSpec>>,
-    /// The tool servers that users can connect, by their names in order.
+    /// The MCP servers that users can connect, in order of their names.
     pub mcp_servers: Vec<Arc<McpServerSpec>>,
     /// Which tools may be used, and which may use the network.
     pub permissions: Permissions,
-    /// What the catalog may name of the engine's environment.
+    /// The environment variables that the catalog may refer to.
     pub environment: Environment,
-    /// What was left out, kept as it was, or taken otherwise than it is written, and why: a line each, for a person.
+    /// A line for each entry that was left out, kept in an older version, or not read as written, with the reason.
     pub warnings: Vec<String>,
 }
 
 impl Catalog {
-    /// Reads the catalog in `folder`, which may name what is in `environment`, for the first time. What is not there is
-    /// none.
+    /// Loads the catalog in `folder`, which may refer to `environment`, for the first time. Missing parts are
+    /// empty.
     pub fn load(folder: &Path, environment: Environment) -> Self {
         if is_absent(folder) {
             let warnings =
@@ -66,10 +67,10 @@ impl Catalog {
         catalog
     }
 
-    /// Reads all but the soul of the catalog in `folder`, where this is what was read of it before.
+    /// Reloads everything but the soul from `folder`, based on the catalog loaded before.
     #[must_use]
     pub fn reload(&self, folder: &Path) -> Self {
-        // Programs of the catalog are started elsewhere, where a relative path leads to something else.
+        // Programs of the catalog start elsewhere, where a relative path would lead elsewhere.
         let folder = &std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         if let Err(error) = std::fs::read_dir(folder) {
             let folder = folder.display();
@@ -111,15 +112,15 @@ impl Catalog {
     }
 }
 
-/// These entries, where nothing changed as they were read before: a turn that goes on with an old catalog holds of it only
-/// what is not in the new one.
+/// Replaces unchanged entries by the previous objects, so that a turn with an old catalog keeps only the entries
+/// alive that differ.
 fn reuse_unchanged<T: PartialEq>(entries: Vec<Arc<T>>, before: &[Arc<T>]) -> Vec<Arc<T>> {
     let as_before = |entry: Arc<T>| before.iter().find(|old| **old == entry).map_or(entry, Arc::clone);
     entries.into_iter().map(as_before).collect()
 }
 
-/// What is in `folder`, in order; nothing where it is not there, and none where it cannot be read. `name` is the
-/// folder in a warning.
+/// Returns the entries of `folder`, in order: empty if it does not exist, `None` if it cannot be read. `name` is
+/// the folder's name in a warning.
 fn list_folder(folder: &Path, name: &str, warnings: &mut Vec<String>) -> Option<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
         Ok(entries) => entries,
@@ -134,7 +135,7 @@ fn list_folder(folder: &Path, name: &str, warnings: &mut Vec<String>) -> Option<
     Some(paths)
 }
 
-/// Leaves those out that are too many. `name` is their folder in a warning.
+/// Removes the entries beyond `max`, with a warning. `name` is their folder's name in it.
 fn truncate_with_warning(max: usize, paths: &mut Vec<PathBuf>, name: &str, warnings: &mut Vec<String>) {
     if paths.len() > max {
         warnings.push(format!("{name}: there are {}; the first {max} are taken", paths.len()));
@@ -142,8 +143,8 @@ fn truncate_with_warning(max: usize, paths: &mut Vec<PathBuf>, name: &str, warni
     }
 }
 
-/// What stays of an entry whose `file` cannot be used: its last good version, if there is one in `before`. The second is
-/// how a warning ends that says why it cannot.
+/// Returns the last good version of an entry whose `file` cannot be used, if `before` has one, and the end of the
+/// warning about it.
 fn last_good_version<T>(
     file: &Path,
     before: &[Arc<T>],
@@ -157,14 +158,15 @@ fn last_good_version<T>(
     }
 }
 
-/// Whether nothing is there. A link that leads nowhere is something, and faulty.
+/// Whether nothing exists at `path`. A dangling link counts as existing, and faulty.
 fn is_absent(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Opens a file of the catalog to read it. Whatever it was when the catalog was read, what is no file now is refused.
+/// Opens a file of the catalog for reading. It may have changed since the catalog was loaded: anything that is not
+/// a regular file is refused.
 pub(crate) fn open_regular_file(file: &Path) -> io::Result<File> {
-    // A pipe without a writer would be waited for without end.
+    // Opening a pipe without a writer would block forever.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = File::from(rustix::fs::open(file, flags, Mode::empty())?);
     if !opened.metadata()?.is_file() {
@@ -173,10 +175,10 @@ pub(crate) fn open_regular_file(file: &Path) -> io::Result<File> {
     Ok(opened)
 }
 
-/// The text of a file that may have `max` bytes.
+/// Returns the text of a file of at most `max` bytes.
 ///
 /// # Errors
-/// For a person.
+/// The reason, for a person.
 fn read_text(file: &Path, max: u64) -> Result<String, String> {
     let unreadable = |error: io::Error| format!("it cannot be read: {error}");
     let opened = open_regular_file(file).map_err(unreadable)?;
@@ -190,7 +192,7 @@ fn read_text(file: &Path, max: u64) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "it is not UTF-8 text".into())
 }
 
-/// Whether this is a name for an agent or a skill: lower-case letters, digits and single hyphens.
+/// Whether this is a valid name of an agent or a skill: lower-case letters, digits and single hyphens.
 fn is_valid_name(name: &str) -> bool {
     let part = |part: &str| {
         !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())

@@ -21,49 +21,49 @@ mod active_config;
 
 pub use active_config::{ActiveConfig, ConfigError};
 
-/// How long the deltas of a turn that has ended can be replayed, where nothing else is set.
+/// The default time for which the deltas of an ended turn can be replayed.
 const DEFAULT_REPLAY_TTL: Duration = Duration::from_hours(3);
-/// How long a person may take to answer, where nothing else is set.
+/// The default time that a person has to answer.
 const DEFAULT_HITL_TTL: Duration = Duration::from_hours(72);
-/// How long after one learning batch the next one is due, where nothing else is set.
+/// The default interval between learning batches.
 const DEFAULT_BATCH_INTERVAL: Duration = Duration::from_hours(24);
-/// The longest such time: ten years.
+/// The longest interval between learning batches: ten years.
 const MAX_BATCH_INTERVAL_HOURS: f64 = 87_600.0;
 
-/// A checked configuration.
+/// A validated configuration.
 pub struct Config {
-    /// The address to listen on: `0.0.0.0:8000`, as in a container, unless `ENGINE_HOST` and `ENGINE_PORT`
-    /// say otherwise.
+    /// The address to listen on: `0.0.0.0:8000`, as in a container, unless `ENGINE_HOST` and `ENGINE_PORT` say
+    /// otherwise.
     pub listen: SocketAddr,
-    /// The hash of the key that opens the engine.
+    /// The hash of the engine key.
     pub key_hash: KeyHash,
     /// The brain's file.
     pub brain_path: PathBuf,
     /// The agent's folder: `workspace` beside the brain.
     pub workspace: PathBuf,
-    /// What the product gives the agent.
+    /// The product's catalog.
     pub catalog: Catalog,
     /// The catalog's folder.
     pub catalog_folder: PathBuf,
-    /// How the helper is started that holds what the agent runs: this very program.
+    /// The command that starts the sandbox helper: this program itself.
     pub sandbox_helper: HelperCommand,
-    /// Whether programs run for the agent although this machine cannot confine them.
+    /// Whether programs may run although this machine cannot confine them.
     pub allow_unconfined: bool,
-    /// Whether a conversation is shortened when the provider says that it is too long.
+    /// Whether a conversation is compacted when the provider reports that it is too long.
     pub reactive_compaction: bool,
-    /// Where the configuration of the gateway comes from.
+    /// The sources of the gateway configuration.
     pub gateway_sources: ConfigSources,
-    /// What of the web may be reached although it is not public.
+    /// Addresses that may be fetched although they are not public.
     pub web_allowlist: WebAllowlist,
-    /// What connections to tool servers need.
+    /// The configuration of connections to MCP servers.
     pub mcp: McpSettings,
     /// How long a person may take to answer.
     pub hitl_ttl: Duration,
-    /// How long the deltas of a turn that has ended can be replayed.
+    /// How long the deltas of an ended turn can be replayed.
     pub replay_ttl: Duration,
-    /// How long after one learning batch the next one is due; none where they are only asked for.
+    /// The interval between learning batches; `None` if they only run on request.
     pub batch_interval: Option<Duration>,
-    /// How much memory large things may take at once, in bytes.
+    /// The memory budget of large objects, in bytes.
     pub memory_budget_bytes: usize,
     /// What is logged.
     pub log_filter: Targets,
@@ -73,7 +73,7 @@ impl Config {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// All faults at once. A model that cannot be used is none: the engine starts and says what to set.
+    /// All faults at once. An unusable model is not one: the engine starts and says what to set.
     pub fn from_env(env: &dyn Env) -> Result<Self, ConfigErrors> {
         let mut reader = EnvReader::new(env);
         let host =
@@ -149,7 +149,7 @@ impl Config {
     }
 }
 
-/// What connections to tool servers need; all of it may be missing.
+/// Reads the settings of MCP connections, all of which are optional.
 pub(crate) fn mcp_settings(reader: &mut EnvReader<'_>) -> McpSettings {
     let key = "32 random bytes in URL-safe base64 without padding: 43 characters";
     let address = "an address that begins with https:// or http://, without a query";
@@ -166,20 +166,20 @@ pub(crate) fn mcp_settings(reader: &mut EnvReader<'_>) -> McpSettings {
     }
 }
 
-/// A number of MiB, in bytes.
+/// Parses a number of MiB; returns bytes.
 fn parse_memory_budget(mib: &str) -> Option<usize> {
     let bytes = mib.trim().parse::<u16>().ok().map(|mib| usize::from(mib) << 20);
     bytes.filter(|bytes| *bytes >= memory_budget::MIN_BUDGET_BYTES)
 }
 
-/// A time between learning batches, in hours.
+/// Parses an interval between learning batches, in hours.
 fn parse_batch_interval(hours: &str) -> Option<Duration> {
     let hours: f64 = hours.trim().parse().ok()?;
     (0.0..=MAX_BATCH_INTERVAL_HOURS).contains(&hours).then(|| Duration::from_secs_f64(hours.abs() * 3_600.0))
 }
 
-/// The library of the tool servers' protocol. It logs what they send word by word, at every level, so nothing of it is
-/// logged unless a filter names it. What fails is told by the engine itself.
+/// The MCP library. It logs messages verbatim, at every level, so nothing of it is logged unless a filter names
+/// it. The engine itself reports failures.
 const MCP_LOG_TARGET: &str = "rmcp";
 
 fn default_log_filter() -> Targets {

@@ -1,10 +1,10 @@
-//! Finds the addresses of names as the machine is set up: by its hosts file, its search domains and its name servers,
-//! as every other program on it does (`getaddrinfo`).
+//! Resolves host names as the machine is configured (hosts file, search domains, name servers), like every other
+//! program on it: with `getaddrinfo`.
 //!
-//! That blocks, and for a name whose servers do not answer it does so for a long time, which nothing can cut short. So
-//! names have threads of their own ([`Lane`]), those that somebody else chose apart from those that the operator chose;
-//! who asks waits for a bounded time, and few can wait. One name has half of the threads at most, so a
-//! name whose servers are silent holds up no other one.
+//! That call blocks, for a long time if the name servers do not answer, and cannot be cancelled. Therefore lookups
+//! have threads of their own ([`Lane`]), separate for names that outsiders chose and names that the operator
+//! chose; the time and the number of waiting lookups are bounded. One name gets at most half of the threads, so
+//! that a name whose servers are silent does not block the others.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,48 +17,48 @@ use tokio::sync::Semaphore;
 
 use crate::threads::{Lane, PAGE_DNS_THREADS, PROVIDER_DNS_THREADS, SERVER_DNS_THREADS};
 
-/// How long the addresses of a name may take, the wait for a thread included.
+/// The time limit of a lookup, including the wait for a thread.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many names may be asked for at once, those that wait for a thread included.
+/// The maximum number of pending lookups, including those that wait for a thread.
 const MAX_PENDING_LOOKUPS: usize = 64;
 
-/// For web pages: whoever wrote what the agent reads may have chosen their names.
+/// For web pages: their names may have been chosen by the author of anything that the agent reads.
 pub(crate) static PAGE_RESOLVER: LazyLock<DnsResolver> = LazyLock::new(|| DnsResolver::new(PAGE_DNS_THREADS));
-/// For tool servers, their authorization servers, and tools of the catalog.
+/// For MCP servers, their authorization servers, and catalog tools.
 pub(crate) static SERVER_RESOLVER: LazyLock<DnsResolver> =
     LazyLock::new(|| DnsResolver::new(SERVER_DNS_THREADS));
 /// For model providers.
 pub(crate) static PROVIDER_RESOLVER: LazyLock<DnsResolver> =
     LazyLock::new(|| DnsResolver::new(PROVIDER_DNS_THREADS));
 
-/// Why a name has no address here.
+/// Why a name could not be resolved.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DnsError {
-    /// Too many are asked for.
+    /// Too many lookups are pending.
     #[error("{MAX_PENDING_LOOKUPS} names are being looked up already: try again in a few seconds")]
     TooManyLookups,
     /// The name servers are slow or silent.
     #[error("no name server answered within {} seconds", .0.as_secs_f32())]
     TimedOut(Duration),
-    /// The machine says why.
+    /// The system's resolver reported an error.
     #[error(transparent)]
     Failed(#[from] io::Error),
-    /// The engine stops.
+    /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,
 }
 
-/// Looks a name up. Blocks.
+/// A blocking lookup.
 type Lookup = dyn Fn(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
-/// Finds addresses for one kind of askers. Clones share its threads.
+/// Resolves names for one kind of caller. Clones share its threads.
 #[derive(Clone)]
 pub(crate) struct DnsResolver {
     lookup: Arc<Lookup>,
     lane: Lane,
-    /// How many lookups each name may have at a time.
+    /// The maximum number of concurrent lookups of one name.
     max_per_name: usize,
-    /// Those of each name that is being looked up.
+    /// The permits of each name that is being looked up.
     active_by_name: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
     pending_lookups: Arc<Semaphore>,
     timeout: Duration,
@@ -69,7 +69,7 @@ impl DnsResolver {
         Self::with_lookup(threads, LOOKUP_TIMEOUT, |name, port| Ok((name, port).to_socket_addrs()?.collect()))
     }
 
-    /// With so many threads, on which names are looked up by `lookup`.
+    /// Creates a resolver with this many threads, which run `lookup`.
     pub(crate) fn with_lookup(
         threads: usize,
         deadline: Duration,
@@ -87,15 +87,15 @@ impl DnsResolver {
         }
     }
 
-    /// All addresses of `name`, with this port.
+    /// Returns all addresses of `name`, with this port.
     ///
     /// # Errors
-    /// See [`DnsError`]. A name that leads nowhere is refused by the machine.
+    /// See [`DnsError`]. A name that does not exist is [`DnsError::Failed`].
     pub(crate) async fn addresses(&self, name: &str, port: u16) -> Result<Vec<SocketAddr>, DnsError> {
         let _asked = self.pending_lookups.try_acquire().map_err(|_| DnsError::TooManyLookups)?;
         let (lookup, turn, name) = (Arc::clone(&self.lookup), self.name_permits(name), name.to_owned());
         let found = async {
-            // Before a thread, or the lookups of a silent name would soon have all of them.
+            // Acquired before a thread, or the lookups of a silent name would soon occupy all of them.
             let permit = turn.acquire_owned().await.ok()?;
             let work = move || {
                 let found = lookup(&name, port);
@@ -108,7 +108,8 @@ impl DnsResolver {
         Ok(found.map_err(|_| DnsError::TimedOut(self.timeout))?.ok_or(DnsError::Stopping)??)
     }
 
-    /// What the lookups of `name` share. Nothing is kept of names that nobody looks up any more.
+    /// Returns the permits shared by the lookups of `name`. They are dropped when nobody looks the name up any
+    /// more.
     fn name_permits(&self, name: &str) -> Arc<Semaphore> {
         let mut by_name = self.active_by_name.lock().unwrap_or_else(PoisonError::into_inner);
         by_name.retain(|_, permit| Arc::strong_count(permit) > 1);

@@ -4,12 +4,12 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// Name servers that do not answer for names that begin with `dead`, until they are told to.
+/// Name servers that do not answer for names that begin with `dead`, until they are released.
 #[derive(Clone, Default)]
 struct SilentNameServers(Arc<(Mutex<bool>, Condvar)>);
 
 impl SilentNameServers {
-    /// Names with so many threads, whose servers are silent.
+    /// Returns a resolver with this many threads, whose name servers are silent.
     fn resolver(&self, threads: usize, deadline: Duration) -> DnsResolver {
         let silence = self.clone();
         DnsResolver::with_lookup(threads, deadline, move |name, port| {
@@ -34,7 +34,7 @@ impl SilentNameServers {
 
 impl Drop for SilentNameServers {
     fn drop(&mut self) {
-        // A test that fails is not held up by threads that nobody ends.
+        // A failing test is not blocked by threads that never end.
         self.release();
     }
 }
@@ -46,7 +46,7 @@ async fn a_name_whose_servers_are_silent_is_given_up_and_keeps_its_thread() {
     let began = Instant::now();
     let late = names.addresses("dead.example", 80).await;
     assert_eq!(late.unwrap_err().to_string(), "no name server answered within 0.05 seconds");
-    // It has the only thread still: nobody can end what the machine has begun.
+    // It still occupies the only thread: a lookup of the machine cannot be cancelled.
     assert!(matches!(names.addresses("name.example", 80).await, Err(DnsError::TimedOut(_))));
     assert!(began.elapsed() >= Duration::from_millis(100));
     silence.release();
@@ -84,7 +84,7 @@ async fn a_silent_name_holds_up_no_other_one() {
         let late = names.addresses("dead.example", 443).await;
         assert!(matches!(late, Err(DnsError::TimedOut(_))), "{late:?}");
     }
-    // The name of another provider has the other thread, and what was given up is not kept.
+    // Another provider's name has the other thread, and an abandoned lookup is not kept.
     let found = DnsResolver { timeout: Duration::from_secs(10), ..names.clone() }
         .addresses("name.example", 443)
         .await;

@@ -1,4 +1,4 @@
-//! A whole engine: from its environment to the listener, stopped in the middle of a turn and started again.
+//! Tests of a whole engine: started from its environment, stopped in the middle of a turn, and started again.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ async fn stopped_in_the_middle_of_a_turn_it_goes_on_with_it_at_its_next_start() 
     let live = with_deadline(request.body(body).send()).await.unwrap();
     gate.reached().await;
     engine.stop().await;
-    // The open stream ended in good order, at the end of an event.
+    // The open stream ended properly, at the end of an event.
     let seen = parse_sse(&with_deadline(live.bytes()).await.unwrap());
     assert_eq!(seen[0].phase(), Some("started"));
 
@@ -99,7 +99,7 @@ async fn a_taken_address_is_named_and_the_brain_is_free_again() {
     assert!(error.to_string().contains(&format!("127.0.0.1:{port} (ENGINE_HOST, ENGINE_PORT)")), "{error}");
     drop(taken);
     with_deadline(async {
-        // The brain's writer frees the lock when it has ended, which nobody waited for.
+        // The brain's writer releases the lock when it has ended, which nobody waited for.
         while let Err(error) = Engine::start(config(&folder, &provider, &port)).await {
             assert!(matches!(error, StartError::Brain(BrainError::InUse { .. })), "{error}");
             tokio::task::yield_now().await;
@@ -128,7 +128,7 @@ async fn a_turn_that_an_earlier_version_left_open_is_finished_and_its_threads_go
         messages.iter().filter(|message| message["role"] == "user").map(|each| &each["content"]).collect();
     assert_eq!(said, ["note blue", "hello", "fail"]);
 
-    // Its messages can be edited: what came after is gone, for the model too.
+    // Its messages can be edited: later ones are gone, for the model too.
     let edit = json!({"task_id": "kept", "message": "hi", "edit_message_id": messages[3]["message_id"]});
     let request = reqwest::Client::new().post(format!("{}/execute", engine.base)).header("X-Engine-Key", KEY);
     let events = with_deadline(with_deadline(request.body(edit.to_string()).send()).await.unwrap().bytes())

@@ -1,9 +1,9 @@
-//! The event channel: what a turn tells, on its way into the brain and out to whoever listens.
+//! The durable event log of each task: the path of a turn's events into the brain and out to clients.
 //!
-//! Each task with a running turn or a listener has one [`TaskEventLog`]. An event is stamped by the task's
-//! clock, waits in the outbox, is committed together with the steps and events around it, and only then is
-//! published: nothing is ever seen that is not stored, and stamping, storing and publishing keep one order.
-//! Live and replay are one path: a [`EventReader`] reads from a position, and live is reading at the end.
+//! Each task with a running turn or a reader has one [`TaskEventLog`]. An event is stamped by the task's clock,
+//! waits in the outbox, is committed together with the steps and events around it, and only then is published.
+//! Nothing is ever visible that is not stored, and stamping, storing and publishing keep one order. Live streaming
+//! and replay are one path: an [`EventReader`] reads from a position, and live reading is reading at the end.
 
 mod clock;
 mod commit;
@@ -24,32 +24,32 @@ pub use reader::{EventReader, Follow};
 
 use crate::store::{Brain, TaskEntry};
 
-/// The channels in use, one per task.
+/// The event logs in use, one per task.
 #[derive(Clone)]
 pub struct EventLogs {
     brain: Brain,
     clock: Arc<dyn Clock>,
-    /// Held by running turns and readers alone: a task that nobody is concerned with costs nothing.
+    /// Only running turns and readers hold an event log, so a task without either costs nothing.
     open: Arc<Mutex<OpenLogs>>,
-    /// The text that waits for the writer in all channels together.
+    /// The bytes of text that wait for the writer, over all event logs.
     waiting_bytes: Arc<AtomicUsize>,
-    /// When an event was last published, in Unix milliseconds; 0 where none was.
+    /// The time of the last publication in Unix milliseconds; 0 if there was none.
     last_published_at: Arc<AtomicI64>,
 }
 
 type OpenLogs = HashMap<TaskId, Weak<TaskEventLog>>;
 
-/// How many entries of [`EventLogs::open`] are kept before dead ones are swept out.
+/// The number of entries in [`EventLogs::open`] above which dead ones are swept out.
 const SWEEP_THRESHOLD: usize = 64;
 
 impl EventLogs {
-    /// No channel yet.
+    /// Creates the registry without any open event log.
     pub fn new(brain: Brain, clock: Arc<dyn Clock>) -> Self {
         let (waiting_bytes, last_published_at) = (Arc::default(), Arc::default());
         Self { brain, clock, open: Arc::default(), waiting_bytes, last_published_at }
     }
 
-    /// The channel of a task, which need not exist yet.
+    /// Opens the event log of a task, which need not exist yet.
     pub fn open(&self, task_id: &TaskId) -> Result<Arc<TaskEventLog>, rusqlite::Error> {
         let mut open = self.lock();
         match open.get(task_id).and_then(Weak::upgrade) {
@@ -58,7 +58,7 @@ impl EventLogs {
         }
     }
 
-    /// The channel of a task that exists.
+    /// Opens the event log of a task if the task exists.
     pub fn open_existing(&self, task_id: &TaskId) -> Result<Option<Arc<TaskEventLog>>, rusqlite::Error> {
         let mut open = self.lock();
         if let Some(channel) = open.get(task_id).and_then(Weak::upgrade) {
@@ -68,34 +68,35 @@ impl EventLogs {
         Ok(entry.map(|entry| self.insert(&mut open, task_id, Some(entry))))
     }
 
-    /// How many bytes of text wait for the writer.
+    /// The number of bytes of text that wait for the writer.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes.load(Ordering::Relaxed)
     }
 
-    /// When an event was last published since the engine started.
+    /// The time of the last publication since the engine started.
     pub fn last_published_at(&self) -> Option<Timestamp> {
         let at = self.last_published_at.load(Ordering::Relaxed);
         (at != 0).then(|| Timestamp::from_unix_ms(at))
     }
 
-    /// How many channels are in use.
+    /// The number of event logs in use.
     #[cfg(test)]
     pub(crate) fn open_count(&self) -> usize {
         self.lock().values().filter(|channel| channel.strong_count() > 0).count()
     }
 
-    /// The task is gone: its name is free for a new one.
+    /// Forgets a deleted task: its id is free for a new one.
     pub fn remove(&self, task_id: &TaskId) {
         self.lock().remove(task_id);
     }
 
-    /// What is known of tasks that no turn runs on is out of date: they are looked up anew.
+    /// Forgets all tasks without a running turn, because their cached state is out of date. They are looked up
+    /// again when they are next used.
     pub fn remove_idle(&self) {
         self.lock().retain(|_, channel| channel.upgrade().is_some_and(|channel| channel.has_running_turn()));
     }
 
-    /// Callers look the task up in the store while they hold the lock, so that it never gets two channels.
+    /// Callers look up the task in the store while they hold the lock, so a task never gets two event logs.
     fn lock(&self) -> MutexGuard<'_, OpenLogs> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,59 +1,60 @@
-//! Saboteurs: each breaks one guarantee on purpose, to show that the test of that guarantee goes red.
+//! Fault injection for mutation tests: each mutation breaks one guarantee on purpose, to prove that the test of
+//! that guarantee can fail.
 //!
-//! They exist only in a build with the feature `sabotage`, which no release has, and act only where
-//! `ROUNDHOUSE_SABOTEUR` names one. `docs/lessons.md` pairs them with their tests. One more, `let_go`, is in the crate
-//! `leash`: it does not end what a program leaves behind.
+//! Mutations exist only in a build with the feature `sabotage`, which no release has, and are active only if
+//! `ROUNDHOUSE_SABOTEUR` names one. `docs/lessons.md` pairs them with their tests. One more, `let_go`, is in the
+//! crate `leash`: it does not kill what a program leaves behind.
 
-/// Who breaks what.
+/// The mutations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mutation {
-    /// Runs a tool without its intent on record.
+    /// Runs a tool without recording the intent.
     SkipIntent,
-    /// Gives two events one `ts`.
+    /// Gives two events the same `ts`.
     RepeatTs,
-    /// Shows events before they are stored.
+    /// Publishes events before they are stored.
     PublishBeforeCommit,
-    /// Runs a tool again whose outcome is unknown.
+    /// Runs a tool again although its outcome is unknown.
     RerunTool,
-    /// Forgets, at a start, what waits for a person.
+    /// Discards pending HITL requests at a start.
     ForgetPending,
-    /// Takes a second answer to one request.
+    /// Accepts a second answer to one request.
     AnswerTwice,
-    /// Leaves calls without results in the history.
+    /// Leaves tool calls without results in the history.
     LeaveCallsOpen,
     /// Sends thinking without its signature.
     DropSignatures,
-    /// Keeps everything of a turn in memory when it has ended.
+    /// Keeps everything of an ended turn in memory.
     LeakTurns,
     /// Stores the whole thread again with each turn.
     StoreThread,
-    /// Forgets what clients were told of a model step that is repeated.
+    /// Forgets what was already sent to clients when a model step is repeated.
     ForgetTold,
-    /// Says that a turn is cancelled and lets it run.
+    /// Reports a turn as cancelled but lets it run.
     IgnoreCancel,
-    /// Does not count the starts that take a turn up.
+    /// Does not count the starts that resume a turn.
     ForgetStarts,
-    /// Shortens a conversation for ever.
+    /// Compacts a conversation without end.
     CompactForever,
-    /// Says something else at the beginning of each request.
+    /// Changes the beginning of each request.
     BustCache,
     /// Lets a turn repeat itself.
     IgnoreLoops,
-    /// Tells a model of all tools, however many there are.
+    /// Declares all tools to a model, however many there are.
     TellAllTools,
-    /// Takes what the agent has from tools for the user's words.
+    /// Treats what the agent has from tools as the user's words.
     RaiseTrust,
-    /// Refreshes a token for each who needs it.
+    /// Refreshes a token once for each caller that needs it.
     RefreshEach,
-    /// Asks again for a token that was refused for good.
+    /// Requests a token again after it was refused for good.
     RefreshForever,
-    /// Forgets a refresh token when no other comes.
+    /// Drops a refresh token if the response contains no new one.
     DropRefreshToken,
-    /// Lets a tool server work on after nobody waits for it.
+    /// Lets an MCP server continue a call that nobody waits for.
     KeepCalling,
 }
 
-/// Whether `saboteur` is at work.
+/// Whether the mutation is active.
 #[cfg(feature = "sabotage")]
 pub(crate) fn active(saboteur: Mutation) -> bool {
     static AT_WORK: std::sync::LazyLock<Option<String>> =
@@ -61,13 +62,13 @@ pub(crate) fn active(saboteur: Mutation) -> bool {
     AT_WORK.as_deref().is_some_and(|name| name == saboteur.name())
 }
 
-/// No saboteur is ever at work in this build.
+/// Always `false`: this build has no mutations.
 #[cfg(not(feature = "sabotage"))]
 pub(crate) const fn active(_: Mutation) -> bool {
     false
 }
 
-/// The beginning of a prompt, unless a saboteur has it otherwise each time.
+/// Returns the system prompt, changed each time if [`Mutation::BustCache`] is active.
 pub(crate) fn bust_prompt_cache(system: &str) -> std::borrow::Cow<'_, str> {
     static TIMES: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     if !active(Mutation::BustCache) {
@@ -77,7 +78,7 @@ pub(crate) fn bust_prompt_cache(system: &str) -> std::borrow::Cow<'_, str> {
     format!("{system} It is {times} o'clock.").into()
 }
 
-/// Gives what `saboteur` does a moment in which a kill can show it.
+/// Pauses if the mutation is active, so that a kill can expose its effect.
 pub(crate) fn pause_for_kill(saboteur: Mutation) {
     if active(saboteur) {
         std::thread::park_timeout(std::time::Duration::from_millis(20));
@@ -86,7 +87,7 @@ pub(crate) fn pause_for_kill(saboteur: Mutation) {
 
 #[cfg(feature = "sabotage")]
 impl Mutation {
-    /// The name by which `ROUNDHOUSE_SABOTEUR` calls it: the variant's, in snake case.
+    /// Returns its name in `ROUNDHOUSE_SABOTEUR`: the variant's, in snake case.
     fn name(self) -> String {
         let mut name = String::new();
         for letter in format!("{self:?}").chars() {

@@ -1,4 +1,4 @@
-//! The engine's HTTP interface: extract, call one function, answer.
+//! The engine's HTTP interface: handlers extract their arguments, call one function, and respond.
 
 mod admin;
 mod admission;
@@ -41,10 +41,10 @@ use crate::store::Brain;
 use auth::KeyGuard;
 use document::KeyScheme;
 
-/// The largest body taken.
+/// The maximum size of a body, in bytes.
 const MAX_BODY_BYTES: usize = 32 * 1024 * 1024;
 
-/// What handlers work with.
+/// The state of the handlers.
 #[derive(Clone)]
 pub struct AppState(Arc<Shared>);
 
@@ -60,7 +60,7 @@ struct Shared {
 }
 
 impl AppState {
-    /// The engine has started now.
+    /// Creates the state of an engine that starts now.
     pub(crate) fn new(
         agent: Arc<Agent>,
         brain: Brain,
@@ -85,9 +85,9 @@ impl AppState {
     }
 }
 
-/// Lists the handlers once: [`described`] serves each where and as `utoipa::path` says on it, and [`Document`] is made of
-/// the same. A router that carries its document (`utoipa_axum`'s) would make all of it at each start, which is a quarter
-/// of a start's instructions and a megabyte of code and heap.
+/// Lists the handlers once: [`described`] serves each at the path and with the methods of its `utoipa::path`, and
+/// [`Document`] is generated from the same list. A router that carries its document (`utoipa_axum`'s) would build
+/// all of it at each start, which is a quarter of a start's instructions and a megabyte of code and heap.
 macro_rules! handlers {
     ($($module:ident::$handler:ident),+ $(,)?) => { utoipa_axum::paste! {
         fn described() -> Router<AppState> {
@@ -152,21 +152,21 @@ handlers! {
     document::openapi,
 }
 
-/// A handler under the methods that `P` describes.
+/// Returns a handler for the methods that `P` describes.
 fn served<P: utoipa::Path, H: Handler<T, AppState>, T: 'static>(handler: &H) -> MethodRouter<AppState> {
     P::methods()
         .iter()
         .fold(MethodRouter::new(), |router, method| router.on(method.to_method_filter(), handler.clone()))
 }
 
-/// The engine's router.
+/// Returns the engine's router.
 pub fn router(state: AppState) -> Router {
     let router =
         described().route(skills::CREATE_PATH, skills::routes_of_skill_named_create()).with_state(state);
     service::http::apply_layers(router, MAX_BODY_BYTES)
 }
 
-/// The OpenAPI document of [`router`], made when it is asked for: an idle engine does not keep it.
+/// Returns the OpenAPI document of [`router`], created on request: an idle engine does not keep it.
 pub fn document() -> OpenApi {
     Document::openapi()
 }

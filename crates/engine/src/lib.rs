@@ -1,8 +1,8 @@
-//! The engine: an HTTP service that runs one user's agent and comes right through any crash.
+//! The engine: an HTTP service that runs one user's agent and recovers from any crash.
 //!
-//! A turn is a state machine over a journal ([`agent`]); its events go through a [`event_log`] that stores before
-//! it shows; both live in one SQLite file, the [`store`]. [`llm`] are behind a gateway, [`tools`] behind one
-//! interface, and [`http`] only translates.
+//! A turn is a state machine over a journal ([`agent`]); its events go through an [`event_log`] that stores before
+//! it publishes; both live in one SQLite file, the [`store`]. Models ([`llm`]) are behind a gateway, [`tools`]
+//! behind one interface, and [`http`] only translates.
 
 pub mod agent;
 pub mod catalog;
@@ -44,30 +44,30 @@ use crate::skills::SkillDirs;
 use crate::store::{Brain, BrainError};
 use crate::tools::{SpillDir, ToolDeps};
 
-/// The accept loop's bounds. Streams end by themselves at shutdown, so the drain is short.
+/// The limits of the accept loop. Streams end by themselves at shutdown, so the drain is short.
 const HTTP_BOUNDS: ServeLimits = ServeLimits {
     max_connections: 1_024,
     header_read_timeout: Duration::from_secs(30),
     drain_timeout: Duration::from_secs(2),
 };
 
-/// How long turns may take to come to the end of their step. With the drain and the closing of the brain it stays
-/// within the 10 s that the engine has to shut down.
+/// How long turns may take to finish their current step. Together with the drain and the closing of the brain this
+/// stays within the 10 s that the engine has to shut down.
 const TURN_STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why an engine could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its address cannot be listened on.
+    /// The engine cannot listen on its address.
     #[error("{address} (ENGINE_HOST, ENGINE_PORT) cannot be listened on: another process may have it")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
-    /// Its brain cannot be used.
+    /// The brain cannot be used.
     #[error(transparent)]
     Brain(#[from] BrainError),
 }
@@ -81,7 +81,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the brain, listens, and takes up the turns that were left open.
+    /// Opens the brain, binds the listener, and resumes unfinished turns.
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let address = config.listen;
         let brain = Brain::open(&config.brain_path)?;
@@ -137,13 +137,13 @@ impl Engine {
         Ok(Self { listener, brain, agent, state })
     }
 
-    /// The address that it listens on.
+    /// Returns the address that the engine listens on.
     pub fn address(&self) -> std::io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `shutdown`. Then turns stop at the end of their step, while new ones are refused, streams end,
-    /// and the brain is closed.
+    /// Serves until `shutdown`. Then running turns stop at the end of their step, new ones are refused, streams
+    /// end, and the brain is closed.
     pub async fn serve(self, shutdown: CancellationToken) {
         let Self { listener, brain, agent, state } = self;
         let serving = serve(listener, http::router(state), HTTP_BOUNDS, agent.stopped().clone());
@@ -157,15 +157,16 @@ impl Engine {
     }
 }
 
-/// The files of a catalog that may hold the product's keys. What else lies in `tools` are the programs of tools.
+/// Returns the files of a catalog that may hold the product's keys. Other files in `tools` are the tools'
+/// programs.
 fn hidden_files(catalog: &Path) -> Vec<HiddenFiles> {
     let of = |folder: PathBuf, ending: &str| HiddenFiles { folder, ending: ending.into() };
     vec![of(catalog.to_owned(), "mcp.json"), of(catalog.join("tools"), ".json")]
 }
 
-/// What runs programs for the agent. How far it confines them is logged.
+/// Creates the sandbox for the agent's programs. Its degree of confinement is logged.
 fn build_sandbox(config: &Config, shelf: &SkillDirs) -> Arc<Sandbox> {
-    // Programs begin in the workspace, where a relative path leads to something else.
+    // Programs start in the workspace, where a relative path would lead elsewhere.
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let leash = Sandbox::new(Settings {
         helper: config.sandbox_helper.clone(),

@@ -1,8 +1,8 @@
-//! Language models: the gateway (which model, retries, health) and the providers behind one interface.
+//! Language models: the gateway (model choice, retries, health) and all providers behind one interface.
 //!
-//! A message is kept as the ordered blocks that the model gave, thinking and signatures byte for byte, so that
-//! what is sent back is what came. A provider is two pure halves, what it sends and how it reads the answer's
-//! stream, around one shared HTTP call; the `scripted` provider has no HTTP in the middle.
+//! A message is stored as the ordered blocks that the model returned, with thinking and signatures byte for byte,
+//! because providers want them back unchanged. A provider consists of two pure halves, the request encoder and the
+//! stream decoder, around one shared HTTP call; the `scripted` provider has no HTTP in the middle.
 
 mod anthropic;
 mod base_url;
@@ -54,21 +54,21 @@ pub enum Block {
     Text {
         /// The text.
         text: String,
-        /// What the provider wants back with it, as it came.
+        /// Data of the provider that must be sent back with the text, unchanged.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signature: Option<String>,
     },
     /// Reasoning, with the provider's signature over it.
     Thinking {
-        /// The reasoning.
+        /// The reasoning text.
         thinking: String,
-        /// The provider's proof that it wrote it, in whatever form its protocol needs it back.
+        /// The provider's proof that it wrote the reasoning, in the form in which its protocol needs it back.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         signature: Option<String>,
     },
-    /// Reasoning that the provider shows to nobody.
+    /// Reasoning that the provider does not reveal.
     RedactedThinking {
-        /// The provider's sealed form.
+        /// The provider's encrypted form of the reasoning.
         data: String,
     },
     /// A tool call.
@@ -78,18 +78,18 @@ pub enum Block {
 /// A model's call of a tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolUse {
-    /// Our id of the call.
+    /// The engine's id of the call.
     pub call_id: CallId,
-    /// The provider's id of the call, by which it knows the result.
+    /// The provider's id of the call, by which it matches the result.
     pub provider_id: String,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// Its input, a JSON object.
+    /// The input, a JSON object.
     pub input: Value,
-    /// What the provider wants back with it, as it came.
+    /// Data of the provider that must be sent back with the call, unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
-    /// Why the call can never run, such as an answer that was cut off in its middle.
+    /// Why the call can never run, for example because the answer was truncated inside it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
 }
@@ -98,34 +98,34 @@ pub struct ToolUse {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The model was done, or waits for results of tools.
+    /// The model finished, or waits for tool results.
     #[default]
     Done,
-    /// It reached the most that it may write.
+    /// The answer reached the output limit.
     Length,
-    /// It filled the context window.
+    /// The conversation filled the context window.
     ContextFull,
-    /// It declined to answer, or a filter of the provider stopped it.
+    /// The model declined to answer, or a filter of the provider stopped it.
     Refusal,
-    /// In a way that a later version knows.
+    /// A reason that was written by a later version.
     #[serde(other)]
     Unknown,
 }
 
-/// A model's whole answer.
+/// A model's complete answer.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Answer {
-    /// What it said, in its order.
+    /// The blocks, in the order in which the model wrote them.
     pub blocks: Vec<Block>,
-    /// What it cost.
+    /// The tokens that the call used.
     pub usage: TokenUsage,
-    /// Why it ended.
+    /// Why the answer ended.
     #[serde(default)]
     pub stop: FinishReason,
 }
 
 impl Answer {
-    /// The answer's text: its text blocks, joined.
+    /// Returns the answer's text blocks, joined.
     pub fn text(&self) -> String {
         let texts = self.blocks.iter().filter_map(|block| match block {
             Block::Text { text, .. } => Some(text.as_str()),
@@ -134,19 +134,20 @@ impl Answer {
         texts.collect()
     }
 
-    /// Why it is no answer: the model declined to give one.
+    /// Returns an error if the model declined to answer and wrote no text.
     pub fn refusal(&self) -> Option<ModelError> {
         let declined = self.stop == FinishReason::Refusal && self.text().trim().is_empty();
         let message = "the model declined to answer this, or the provider's filter stopped it";
         declined.then(|| ModelError::new(ModelErrorKind::Refused, message))
     }
 
-    /// Whether it has neither text nor a call, without the model having declined. Reasoning alone answers nobody.
+    /// Whether the answer has neither text nor a call although the model did not decline. Reasoning alone is no
+    /// answer.
     pub fn is_empty(&self) -> bool {
         self.stop != FinishReason::Refusal && self.text().trim().is_empty() && self.calls().next().is_none()
     }
 
-    /// The calls that it makes, in its order.
+    /// The tool calls of the answer, in order.
     pub fn calls(&self) -> impl Iterator<Item = &ToolUse> {
         self.blocks.iter().filter_map(|block| match block {
             Block::ToolUse(call) => Some(call),
@@ -155,12 +156,12 @@ impl Answer {
     }
 }
 
-/// Tokens of one model call.
+/// Token counts of one model call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenUsage {
-    /// All of the prompt, cached parts included.
+    /// All tokens of the prompt, including cached ones.
     pub input: u64,
-    /// All that the model wrote, reasoning included.
+    /// All tokens that the model wrote, including reasoning.
     pub output: u64,
     /// Prompt tokens read from the provider's cache.
     pub cache_read: u64,
@@ -168,14 +169,14 @@ pub struct TokenUsage {
     pub cache_write: u64,
     /// Output tokens spent on reasoning.
     pub reasoning: u64,
-    /// Whether the provider told nothing of it, so that this is the engine's own estimate.
+    /// Whether the provider did not report the usage, so that the counts are the engine's own estimate.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub estimated: bool,
 }
 
 impl TokenUsage {
-    /// The same where the provider told it; else an estimate, of a prompt of so many tokens and what came of an answer:
-    /// the vendor bills it whether or not it says so.
+    /// Returns the reported counts, with missing ones replaced by the estimates `prompt` and `answer` in tokens:
+    /// the vendor bills a call whether or not it reports its usage.
     #[must_use]
     pub fn or_estimated(self, prompt: u64, answer: u64) -> Self {
         if self.input > 0 && (self.output > 0 || answer == 0) {
@@ -185,7 +186,7 @@ impl TokenUsage {
         Self { input: told(self.input, prompt), output: told(self.output, answer), estimated: true, ..self }
     }
 
-    /// Adds another call's tokens to a turn's usage.
+    /// Adds the tokens of this call to a turn's usage.
     pub fn add_to(self, usage: &mut event::Usage) {
         usage.input_tokens += self.input;
         usage.output_tokens += self.output;
@@ -195,19 +196,19 @@ impl TokenUsage {
     }
 }
 
-/// What came of a tool call.
+/// The outcome of a tool call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolOutcome {
-    /// What the tool gave.
+    /// The tool's output.
     pub output: String,
-    /// Why it failed; absent if it did not.
+    /// Why the call failed; absent if it succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// How long it took.
+    /// The duration of the call, in milliseconds.
     pub duration_ms: u64,
 }
 
-/// Something a person gave: a text, an image or a document.
+/// Content of a user's message: text, an image or a document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Content {
@@ -218,16 +219,16 @@ pub enum Content {
     },
     /// An image or a document.
     Media(Media),
-    /// What the engine put beside a message: when it was sent, what was recalled for it, a plan for it. It stays
-    /// there word for word, so that the conversation keeps its beginning.
+    /// A note that the engine attached to a message: when it was sent, recalled memory, a plan. It stays there
+    /// word for word, so that the beginning of the conversation does not change and stays cached.
     Note {
-        /// The text.
+        /// The text of the note.
         text: String,
     },
 }
 
 impl Content {
-    /// The same once it is stored: bytes are read from there when they are needed.
+    /// Drops the bytes of media, which are loaded from the store when they are needed.
     pub(crate) fn without_data(self) -> Self {
         match self {
             Self::Media(media) => Self::Media(Media { data: None, ..media }),
@@ -235,12 +236,12 @@ impl Content {
         }
     }
 
-    /// Whether it is a document, which somebody else may have written.
+    /// Whether this is a document, which may have been written by somebody other than the user.
     pub(crate) fn is_document(&self) -> bool {
         matches!(self, Self::Media(media) if media.kind == MediaKind::Document)
     }
 
-    /// The text of `contents`: what is a text, joined by empty lines.
+    /// Returns the text items of `contents`, joined by blank lines. Media and notes are left out.
     pub fn text_of(contents: &[Self]) -> String {
         let texts = contents.iter().filter_map(|content| match content {
             Self::Text { text } => Some(text.as_str()),
@@ -253,114 +254,116 @@ impl Content {
 /// An image or a document. Its bytes are stored once, under their hash.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Media {
-    /// What it is shown as.
+    /// Whether it is an image or a document.
     pub kind: MediaKind,
-    /// Its type, such as `image/png`.
+    /// The media type, such as `image/png`.
     pub media_type: String,
-    /// Its name, if it has one.
+    /// The file name, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The SHA-256 of its bytes, in lower-case hexadecimal digits.
+    /// The SHA-256 of the bytes, in lower-case hexadecimal digits.
     pub hash: String,
-    /// About how many tokens it is, as it was estimated when its bytes were at hand; absent of those from before that.
+    /// The estimated number of tokens, computed while the bytes were at hand; absent from journals that are older
+    /// than the estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
-    /// Its bytes, where they have been read from the store.
+    /// The bytes, if they have been loaded from the store.
     #[serde(skip)]
     pub data: Option<Bytes>,
 }
 
-/// One message of a conversation, as a model is sent it.
+/// One message of a conversation, as it is sent to a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Message {
-    /// From the user.
+    /// A message of the user.
     User {
-        /// What the user wrote and attached; never empty.
+        /// The texts, media and notes of the message; never empty.
         content: Vec<Content>,
     },
-    /// From the model.
+    /// An answer of the model.
     Assistant {
-        /// The model that said it: another one is not shown its reasoning.
+        /// The vendor's name of the model that wrote the answer. Reasoning is sent back only to the same model.
         model: String,
-        /// What it said.
+        /// The blocks of the answer.
         blocks: Vec<Block>,
     },
-    /// The results of all the calls of the message before, in the order of the calls.
+    /// The results of all calls of the preceding message, in the order of the calls.
     Results(Vec<ToolReply>),
 }
 
 impl Message {
-    /// A text from the user.
+    /// Creates a user's message that consists of one text.
     pub fn user(text: impl Into<String>) -> Self {
         Self::User { content: vec![Content::Text { text: text.into() }] }
     }
 }
 
-/// A tool's result, as a model is sent it.
+/// A tool's result, as it is sent to a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ToolReply {
     /// The provider's id of the call.
     pub provider_id: String,
-    /// What the model is told.
+    /// The text for the model.
     pub text: String,
-    /// What a person added when they were asked, in the order in which they did.
+    /// What the user added when they answered the tool's question, in order.
     pub remarks: Vec<Content>,
     /// Whether the tool failed.
     pub is_error: bool,
 }
 
-/// A tool, as a model is told of it.
+/// A tool, as it is described to a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
-    /// Its name.
+    /// The name of the tool.
     pub name: String,
-    /// What it does and when to use it.
+    /// What the tool does and when to use it.
     pub description: String,
-    /// The JSON Schema of its input.
+    /// The JSON Schema of the input.
     pub input_schema: Value,
 }
 
-/// A tool as requests tell of it: its schema is written out, for it goes with each of them.
+/// A tool declaration with its schema already serialized, because it is part of every request.
 #[derive(Clone, Debug)]
 pub struct ToolDeclaration {
-    /// Its name.
+    /// The name of the tool.
     pub name: String,
-    /// What it does and when to use it.
+    /// What the tool does and when to use it.
     pub description: String,
-    /// The JSON Schema of its input, as JSON.
+    /// The JSON Schema of the input, as serialized JSON.
     pub input_schema: Box<RawValue>,
 }
 
 impl From<ToolSpec> for ToolDeclaration {
     fn from(ToolSpec { name, description, input_schema }: ToolSpec) -> Self {
-        // A JSON value can always be written.
+        // Serializing a JSON value cannot fail.
         let input_schema = to_raw_value(&input_schema).unwrap_or_else(|_| RawValue::NULL.to_owned());
         Self { name, description, input_schema }
     }
 }
 
-/// What a model is asked.
+/// A request to a model.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// Who the model is to be.
+    /// The system prompt.
     pub system: &'a str,
     /// The conversation so far.
     pub messages: &'a [Message],
-    /// The tools it may call.
+    /// The tools that the model may call.
     pub tools: &'a [ToolDeclaration],
-    /// Whether it may think before it answers.
+    /// Whether the model may think before it answers.
     pub thinking: bool,
-    /// The most tokens that the answer may have, where that is less than the model's own bound.
+    /// The output limit in tokens, if it is lower than the model's own.
     pub max_output: Option<u64>,
-    /// Whether it may call tools at all; they are told either way, so that the prompt keeps its beginning.
+    /// Whether the model may call tools. They are declared either way, so that the beginning of the prompt stays
+    /// cached.
     pub allow_tool_calls: bool,
-    /// The same for all requests that share a beginning: helps providers to find it in their caches.
+    /// A key shared by all requests that begin with the same prompt; it helps providers find their cache entry.
     pub cache_key: &'a str,
 }
 
 impl Request<'_> {
-    /// What is attached to the messages and has been read, by hash.
+    /// Returns the bytes of the messages' media by hash, as far as they have been loaded.
     fn attachments(&self) -> HashMap<&str, Bytes> {
         let contents = self.messages.iter().flat_map(|message| -> Box<dyn Iterator<Item = &Content>> {
             match message {
@@ -377,16 +380,16 @@ impl Request<'_> {
     }
 }
 
-/// A part of a streamed answer.
+/// An event of a streamed answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StreamEvent {
     /// A block begins.
     BlockStart(BlockType),
-    /// More text of the open block (text and thinking only: a tool call is told when it is whole).
+    /// More text of the open block. Only text and thinking are streamed; a tool call appears once it is complete.
     Delta(String),
     /// The open block ends.
     BlockStop,
-    /// The answer is whole. Nothing follows.
+    /// The answer is complete. This is the last event.
     Done(Answer),
 }
 
@@ -395,67 +398,69 @@ pub type EventStream = BoxStream<'static, Result<StreamEvent, ModelError>>;
 
 /// A language model.
 pub trait ChatModel: Send + Sync {
-    /// The vendor's name of the model, as `usage` tells it and as messages are marked with it.
+    /// The vendor's name of the model, as it appears in `usage` and in [`Message::Assistant`].
     fn name(&self) -> &str;
 
-    /// Whether the model takes such media.
+    /// Checks whether the model accepts media of this kind and type.
     ///
     /// # Errors
-    /// Why it does not and what it takes, for a person.
+    /// Returns a message for the user that says why the media are not accepted, and which are.
     fn supports_media(&self, kind: MediaKind, media_type: &str) -> Result<(), String>;
 
-    /// Whether it can plan where no configuration names a planner.
+    /// Whether the model can plan if the configuration names no planner.
     fn can_plan(&self) -> bool {
         true
     }
 
-    /// Asks the model. Nothing is sent before the stream is polled, and dropping it breaks the call off.
+    /// Streams the answer to `request`. Nothing is sent before the stream is first polled; dropping it cancels the
+    /// call.
     fn stream(&self, request: &Request<'_>) -> EventStream;
 }
 
-/// Why a call of a model failed.
+/// The failure of a model call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ModelError {
-    /// What kind of failure it is: decides what happens next.
+    /// The kind of failure, which decides whether to retry, fall back or give up.
     pub kind: ModelErrorKind,
-    /// What went wrong, for a person. Never holds a key.
+    /// A message for the user. Never contains a key.
     pub message: String,
-    /// When the provider wants to be asked again.
+    /// The delay before the next attempt that the provider asked for.
     pub retry_after: Option<std::time::Duration>,
-    /// What the failed call cost, as far as the provider had told.
+    /// The tokens that the failed call used, as far as the provider reported them.
     pub usage: TokenUsage,
-    /// How many bytes of an answer had come before it.
+    /// The number of bytes of the answer that had been received before the failure.
     pub received_bytes: usize,
 }
 
-/// Kinds of failures of a model call.
+/// The kinds of failure of a model call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelErrorKind {
     /// No usable provider is configured.
     NotConfigured,
     /// The provider refused the key (401, 403).
     Auth,
-    /// The provider does not have the model, or not for this account (404).
+    /// The provider does not have the model, or does not offer it to this account (404).
     NoSuchModel,
-    /// The provider refused the request (400, 413, 422): the same one will be refused again.
+    /// The provider refused the request (400, 413, 422); it will refuse the same request again.
     Refused,
     /// The conversation is too long for the model.
     TooLong,
-    /// The provider takes something in the history for invalid, such as reasoning that it did not sign.
+    /// The provider considers something in the history invalid, such as reasoning that it did not sign.
     BrokenHistory,
-    /// The account's quota is used up: waiting does not help.
+    /// The account's quota is exhausted: waiting does not help.
     Quota,
-    /// The answer had neither text nor a call, which says nothing of the provider: another one may say something.
+    /// The answer had neither text nor a call. This says nothing about the provider's health; another model may
+    /// answer.
     Empty,
-    /// Overloaded, rate limited or failing (408, 409, 429, 5xx): may pass.
+    /// The provider is overloaded, rate limiting or failing (408, 409, 429, 5xx); the failure may be temporary.
     Busy,
-    /// The provider could not be reached, fell silent, or its stream broke off.
+    /// The provider could not be reached, stopped sending, or its stream broke off.
     Broken,
 }
 
 impl ModelError {
-    /// A failure of `kind`, without a wish for when to be asked again.
+    /// Creates a failure of `kind` without a retry delay.
     pub fn new(kind: ModelErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
@@ -466,23 +471,23 @@ impl ModelError {
         }
     }
 
-    /// The answer ended before it was whole.
+    /// The failure of a stream that ended before the answer was complete.
     pub fn ended_early() -> Self {
         Self::new(ModelErrorKind::Broken, "the provider's answer ended before it was whole")
     }
 
-    /// Whether the failure is one of this request, so that it says nothing about the provider.
+    /// Whether the failure is caused by this request and says nothing about the provider's health.
     pub const fn is_request_error(&self) -> bool {
         use ModelErrorKind::{BrokenHistory, Empty, Refused, TooLong};
         matches!(self.kind, Refused | TooLong | BrokenHistory | Empty)
     }
 }
 
-/// What the model is told of a call that its answer was cut off in.
+/// The error of a call in whose middle the answer was truncated, as the model reads it.
 const TRUNCATED_CALL_MESSAGE: &str = "the answer was cut off inside this call, so it was not run";
 
-/// A tool call's input as it was streamed. Input that is not a JSON object becomes an empty one, so that the
-/// history stays valid, with the reason why the call cannot run.
+/// Parses a tool call's streamed input. Input that is not a JSON object becomes an empty object, so that the
+/// history stays valid; the second value then says why the call cannot run.
 fn parse_tool_input(text: &str) -> (Value, Option<String>) {
     let empty = || Value::Object(serde_json::Map::new());
     if text.trim().is_empty() {

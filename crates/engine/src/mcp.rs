@@ -1,7 +1,8 @@
-//! Assets: the tool servers that the catalog names, the user's connections to them, and what they take.
+//! MCP: the tool servers that the catalog names, the user's connections to them, and their credentials. The API
+//! calls them *assets*.
 //!
-//! An idle engine has no client of any server: it knows their tools from the brain, and a client is made when a tool is
-//! first called. Whatever shows servers who the user is lies sealed in the brain.
+//! An idle engine has no client of any server: it knows their tools from the brain, and a client is created at the
+//! first call of a tool. Everything that identifies the user to a server is sealed in the brain.
 
 mod clients;
 mod connections;
@@ -37,28 +38,28 @@ use oauth::{CompletedAuthorization, OAuth};
 use request_auth::{AuthError, RequestAuth};
 use server_directory::ServerDirectory;
 
-/// How long a server may take to be connected.
+/// The time limit for connecting to a server.
 const SERVER_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long what is just being stored may take at the engine's end.
+/// How long a shutdown waits for pending writes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What connections need of the configuration.
+/// The configuration of connections.
 #[derive(Clone, Debug, Default)]
 pub struct McpSettings {
-    /// Seals credentials; without it none can be kept.
+    /// The key that seals credentials; without it none can be stored.
     pub encryption_key: Option<service::vault::MasterKey>,
-    /// The product's address, to which authorization servers send people back.
+    /// The product's public address, to which authorization servers redirect users.
     pub redirect_base: Option<Url>,
-    /// Where the product serves the client's metadata.
+    /// The address at which the product serves the OAuth client metadata.
     pub client_metadata_url: Option<Url>,
-    /// What may be reached although it is not public.
+    /// Addresses that may be reached although they are not public.
     pub web_allowlist: WebAllowlist,
 }
 
-/// Why something was not done with a server or a connection.
+/// Why an operation on a server or a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum McpError {
-    /// The request asks for something that cannot be.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
     /// The catalog names no such server.
@@ -67,42 +68,42 @@ pub enum McpError {
     /// There is no such connection.
     #[error("there is no such connection; `GET /assets/connections` lists those there are")]
     UnknownConnection,
-    /// Something must be set before.
+    /// A required setting is missing.
     #[error("{0}")]
     NotConfigured(&'static str),
-    /// The `state` of an authorization is not one that waits.
+    /// No pending authorization has this `state`.
     #[error("`state`: it is unknown, was used already, or is older than ten minutes; connect again")]
     InvalidState,
-    /// Another authorization server answered.
+    /// The answer came from another authorization server.
     #[error("`iss`: another authorization server answered than the one that was asked; connect again")]
     InvalidIssuer,
-    /// No leave was given.
+    /// The user or the authorization server denied access.
     #[error("the authorization server gave no leave: {0}")]
     Denied(String),
-    /// The server does not take what shows it who the user is.
+    /// The server rejects the credentials.
     #[error("{0}")]
     Unauthorized(String),
-    /// The server, or its authorization server, cannot be reached or refuses.
+    /// The server or its authorization server is unreachable or refuses the request.
     #[error("{0}")]
     Failed(String),
     /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,
-    /// It could not be stored.
+    /// The brain could not be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// It could not be read.
+    /// The brain could not be read.
     #[error("the brain could not be read")]
     Read(#[from] rusqlite::Error),
 }
 
-/// No key to seal with.
+/// There is no key to seal credentials with.
 pub(crate) const NO_ENCRYPTION_KEY: McpError = McpError::NotConfigured(
     "credentials cannot be kept: AD_ENCRYPTION_KEY is not set. Set it to 32 random bytes in URL-safe base64 (43 \
      characters) and start the engine again",
 );
 
-/// See the module.
+/// The MCP servers and connections of an engine. Clones share them.
 #[derive(Clone)]
 pub struct Mcp(Arc<Inner>);
 
@@ -115,7 +116,7 @@ struct Inner {
 }
 
 impl Mcp {
-    /// What `brain` knows of connections, to servers that `leash` runs where they are programs.
+    /// Loads the connections from `brain`. Servers that are programs will run in the sandbox.
     pub(crate) fn open(
         brain: &Brain,
         settings: McpSettings,
@@ -136,7 +137,7 @@ impl Mcp {
         })))
     }
 
-    /// Takes these servers for those that there are.
+    /// Replaces the list of known servers.
     pub(crate) fn set_server_specs(&self, servers: &[Arc<McpServerSpec>]) {
         let old = self.0.directory.replace(servers);
         for server in old.iter().filter(|server| !servers.contains(server)) {
@@ -145,12 +146,12 @@ impl Mcp {
         self.0.connections.bump_generation();
     }
 
-    /// Grows whenever there may be other tools than before.
+    /// Returns a number that grows whenever the set of tools may have changed.
     pub(crate) fn generation(&self) -> u64 {
         self.0.connections.generation()
     }
 
-    /// The tools of all servers that are connected, by their servers' names in order.
+    /// Returns the tools of all connected servers, in order of the servers' names.
     pub(crate) fn tools(&self) -> Vec<Arc<dyn Tool>> {
         let mut tools: Vec<Arc<dyn Tool>> = Vec::new();
         for spec in self.directory() {
@@ -162,7 +163,7 @@ impl Mcp {
         tools
     }
 
-    /// The servers that the catalog names.
+    /// Returns the servers of the catalog.
     pub(crate) fn servers(&self) -> Vec<Server> {
         let server = |spec: Arc<McpServerSpec>| Server {
             description: spec.description.clone(),
@@ -175,7 +176,7 @@ impl Mcp {
         self.directory().into_iter().map(server).collect()
     }
 
-    /// The connections, the oldest first.
+    /// Returns the connections, oldest first.
     pub(crate) fn connections(&self) -> Result<Vec<Connection>, McpError> {
         let mut listed = self.0.connections.list()?;
         let directory = self.directory();
@@ -195,7 +196,8 @@ impl Mcp {
         Ok(listed)
     }
 
-    /// Connects a server, or says what the user must do for that. It is done to its end also where the caller goes away.
+    /// Connects a server, or returns what the user must do first. It runs to completion even if the caller goes
+    /// away.
     pub(crate) async fn connect(&self, connect: Connect) -> Result<ConnectOutcome, McpError> {
         let assets = self.clone();
         let connecting = self.0.connections.spawn(async move { assets.connect_locked(connect).await });
@@ -227,7 +229,7 @@ impl Mcp {
                 }
             }
             Auth::OAuth { .. } => {
-                // What is there may still do. If the server does not take it, the user is asked.
+                // The existing authorization may still be valid. If the server rejects it, the user is asked.
                 let is_revoked = self.0.connections.status(&spec.name) == Some(ConnectionStatus::Expired);
                 if !is_revoked && let Ok(access) = self.request_auth(&spec) {
                     match self.establish(&spec, access, None).await {
@@ -248,12 +250,12 @@ impl Mcp {
         self.connected_outcome(&spec)
     }
 
-    /// Finishes an authorization; where the user's browser is to be sent, if somebody said.
+    /// Completes an authorization; returns where to redirect the user's browser, if that was requested.
     pub(crate) async fn callback(&self, callback: Callback) -> Result<(ConnectionId, Option<Url>), McpError> {
         let assets = self.clone();
-        // A code is good once: what it is exchanged for is kept whether or not the caller still waits.
+        // A code can be used once: the tokens are stored whether or not the caller still waits.
         let finishing = self.0.connections.spawn(async move {
-            // The server's turn lasts until the end.
+            // The server stays locked until the end.
             let CompletedAuthorization { spec, redirect_to, server_lock: _turn } =
                 assets.0.oauth.finish(callback).await?;
             assets.0.clients.drop_client(&spec.name);
@@ -264,7 +266,7 @@ impl Mcp {
         finishing.await.unwrap_or(Err(McpError::Stopping))
     }
 
-    /// Ends a connection: revokes what it has, where that can be done, and forgets it.
+    /// Ends a connection: revokes its credentials if possible, and removes it.
     pub(crate) async fn disconnect(&self, connection: &str) -> Result<(), McpError> {
         let connection: ConnectionId = connection.parse().map_err(|_| McpError::UnknownConnection)?;
         let assets = self.clone();
@@ -285,7 +287,7 @@ impl Mcp {
                 None => assets.0.oauth.revoke_orphaned_tokens(&server).await,
             }
             assets.0.connections.remove(&server).await?;
-            // A call that came in between has no right to its client any more.
+            // A call that came in meanwhile may have created a client; it has no right to it any more.
             assets.0.clients.drop_client(&server);
             tracing::info!(server, "A tool server was disconnected.");
             Ok(())
@@ -293,23 +295,23 @@ impl Mcp {
         ending.await.unwrap_or(Err(McpError::Stopping))
     }
 
-    /// What the product is to serve as the client's metadata.
+    /// Returns the OAuth client metadata that the product has to serve.
     pub(crate) fn client_metadata(&self) -> Result<Value, McpError> {
         self.0.oauth.client_metadata()
     }
 
-    /// Gives up these calls, where they wait for a person: their turn is over.
+    /// Cancels those of these calls that wait for a person, because their turn is over.
     pub(crate) fn cancel_suspended_calls(&self, calls: impl Iterator<Item = CallId>) {
         calls.for_each(|call| self.0.clients.cancel_suspended(call));
     }
 
-    /// Ends all clients, programs too, and waits for what is just being stored.
+    /// Closes all clients, including programs, and waits for pending writes.
     pub(crate) async fn close(&self) {
         self.0.clients.close();
         self.0.connections.close(CLOSE_TIMEOUT).await;
     }
 
-    /// Asks the server for its tools, and takes down what it said, with `credentials` where they are new.
+    /// Lists the server's tools and stores the result, together with `credentials` if they are new.
     async fn establish(
         &self,
         spec: &Arc<McpServerSpec>,
@@ -337,7 +339,7 @@ impl Mcp {
         Ok(())
     }
 
-    /// What a connection that there is already says of that.
+    /// Records a failed attempt in an existing connection.
     async fn record_connect_failure(
         &self,
         spec: &McpServerSpec,
@@ -358,7 +360,7 @@ impl Mcp {
         Ok(ConnectOutcome::Connected { connection })
     }
 
-    /// What requests to a server carry, as far as the brain knows.
+    /// Returns the stored credentials for requests to a server.
     fn request_auth(&self, spec: &Arc<McpServerSpec>) -> Result<RequestAuth, McpError> {
         match (&spec.auth, self.0.connections.credentials(spec)?) {
             (Auth::ApiKey(_), Some(CredentialSecret::ApiKey(key))) => Ok(RequestAuth::ApiKey(key)),
@@ -373,7 +375,7 @@ impl Mcp {
         }
     }
 
-    /// The address, if a browser may be sent to it.
+    /// Parses the address, if a browser may be redirected to it.
     fn redirect_target(&self, spec: &McpServerSpec, address: &str) -> Result<Url, McpError> {
         if !matches!(spec.auth, Auth::OAuth { .. }) {
             let message = "`redirect_to`: this server needs no authorization, so nobody is sent anywhere";
@@ -396,7 +398,7 @@ impl Mcp {
     }
 }
 
-/// What a tool of a server calls it through.
+/// The handle through which a server's tools call it.
 #[derive(Clone)]
 struct ServerHandle {
     mcp: Mcp,
@@ -408,7 +410,8 @@ impl ServerHandle {
         &self.mcp.0.clients
     }
 
-    /// What the call is to carry. A turn may still have the tools of a server that was disconnected meanwhile.
+    /// Returns the credentials for a call. A turn may still have the tools of a server that was disconnected
+    /// meanwhile.
     fn request_auth(&self) -> Result<RequestAuth, McpError> {
         if !self.mcp.0.connections.identity_matches(&self.spec) {
             let reason = format!("the server `{}` is not connected any more", self.spec.name);

@@ -1,38 +1,38 @@
-//! How much memory large things may take at once: one budget per engine, in a share for each use, so that one use
-//! waits for itself alone.
+//! The memory budget of large objects: one per engine, with a share for each use, so that a use competes only with
+//! itself.
 //!
-//! Whoever is about to hold something large reserves it at one go, before it is read, and holds nothing of the share
-//! while it waits: nobody waits for somebody who waits. What comes from outside at a pace of its own is reserved as it
-//! comes ([`GrowingReservation`]). Who comes first is served first. What is small is not counted:
-//! how many there are is bounded elsewhere.
+//! Whoever is about to hold a large object reserves its memory at once, before reading it, and holds nothing of
+//! the share while waiting, so that no two wait for each other. What arrives from outside at its own pace is
+//! reserved as it arrives ([`GrowingReservation`]). Reservations are served in order. Small objects are not
+//! counted; their number is bounded elsewhere.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How much an engine may take where nothing else is set, in bytes.
+/// The budget of an engine unless configured, in bytes.
 pub(crate) const DEFAULT_BUDGET_BYTES: usize = 192 << 20;
-/// The least that can be set, in bytes: each share takes the largest of what is usual.
+/// The minimum budget, in bytes: each share then fits the largest common object.
 pub(crate) const MIN_BUDGET_BYTES: usize = 64 << 20;
-/// What is smaller than this is not counted, in bytes.
+/// The size up to which an object is not counted, in bytes.
 pub(crate) const MAX_UNCOUNTED_BYTES: usize = 256 << 10;
 
-/// How long memory is waited for.
+/// How long a reservation may wait.
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// The bytes of one permit: semaphores count in 32 bits.
+/// The number of bytes per permit: semaphores count in 32 bits.
 const PERMIT_BYTES: usize = 1 << 10;
-/// In what steps memory grows, in bytes.
+/// The step in which a reservation grows, in bytes.
 const GROWTH_STEP_BYTES: usize = 1 << 20;
-/// How many uses share the budget.
+/// The number of uses that share the budget.
 const USE_COUNT: usize = 4;
 
-/// What memory is for.
+/// The use of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemoryUse {
     /// What tools read from servers, and what is made of it.
     Tools,
-    /// Bodies of requests to the engine, and what is read out of them.
+    /// Bodies of requests to the engine, and their parsed content.
     Requests,
     /// Attached media on their way to a model.
     Media,
@@ -40,7 +40,7 @@ pub(crate) enum MemoryUse {
     Lists,
 }
 
-/// Why something large is not read.
+/// Memory for a large object was not available in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the engine holds as much in memory as it may (ENGINE_MEMORY_BUDGET_MB), and none of it was given back for {} \
@@ -49,13 +49,13 @@ pub(crate) enum MemoryUse {
 )]
 pub struct NoMemory;
 
-/// See the module. Clones share it.
+/// The memory budget of an engine. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryBudget {
     shares: Arc<[Arc<Semaphore>; USE_COUNT]>,
-    /// Of each share, the one place for what grows beyond it.
+    /// For each share, the one permit to grow beyond it.
     overflow: Arc<[Arc<Semaphore>; USE_COUNT]>,
-    /// How many permits a share has.
+    /// The number of permits of a share.
     permits_per_share: u32,
 }
 
@@ -66,7 +66,7 @@ impl Default for MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// A budget of so many bytes.
+    /// Creates a budget of `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         let share = u32::try_from(bytes / USE_COUNT / PERMIT_BYTES).unwrap_or(u32::MAX >> 4).max(1);
         let shares = std::array::from_fn(|_| Arc::new(Semaphore::new(usize::try_from(share).unwrap_or(1))));
@@ -74,7 +74,7 @@ impl MemoryBudget {
         Self { shares: Arc::new(shares), overflow: Arc::new(beyond), permits_per_share: share }
     }
 
-    /// Memory for what comes bit by bit: nothing as yet.
+    /// Returns an empty reservation for an object that arrives in pieces.
     pub(crate) fn growing_reservation(&self, what: MemoryUse) -> GrowingReservation {
         GrowingReservation {
             share: Arc::clone(share_for(&self.shares, what)),
@@ -85,10 +85,10 @@ impl MemoryBudget {
         }
     }
 
-    /// Reserves so many bytes; what is larger than the whole share has it alone. What is small is free.
+    /// Reserves `bytes` bytes; an object larger than the share gets all of it. Small objects are free.
     ///
     /// # Errors
-    /// There was no room for some time.
+    /// No memory became available in time.
     pub(crate) async fn reserve(&self, what: MemoryUse, bytes: usize) -> Result<Reservation, NoMemory> {
         if bytes <= MAX_UNCOUNTED_BYTES {
             return Ok(Reservation(None));
@@ -98,7 +98,7 @@ impl MemoryBudget {
             u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX).min(self.permits_per_share);
         let reserved =
             tokio::time::timeout(RESERVE_TIMEOUT, Arc::clone(share).acquire_many_owned(permits)).await;
-        // No share is ever closed.
+        // No semaphore is ever closed.
         Ok(Reservation(Some(reserved.map_err(|_| NoMemory)?.map_err(|_| NoMemory)?)))
     }
 }
@@ -113,27 +113,28 @@ fn share_for(all: &[Arc<Semaphore>; USE_COUNT], what: MemoryUse) -> &Arc<Semapho
     }
 }
 
-/// Memory for what comes bit by bit, of a size that is not known or not worth believing: it holds as much as has come, so
-/// that one who sends slowly holds little. It is reserved until this is dropped.
+/// Memory for an object that arrives in pieces, of unknown or untrusted size: it grows with what has arrived, so
+/// that a slow sender holds little. It is reserved until this is dropped.
 ///
-/// Those that each hold a part could wait for each other for ever. So there is one in each share that may go beyond it, and
-/// whoever is that one waits for nobody until its end; what is larger than the share has to be that one.
+/// Several that each hold a part could wait for each other forever. Therefore one at a time in each share may grow
+/// beyond the share, and that one waits for nobody until its end; an object larger than the share has to be that
+/// one.
 #[derive(Debug)]
 pub(crate) struct GrowingReservation {
     share: Arc<Semaphore>,
     overflow: Arc<Semaphore>,
-    /// How many permits the share has.
+    /// The number of permits of the share.
     share_permits: u32,
     permits: Option<OwnedSemaphorePermit>,
-    /// Whether it is the one that goes beyond the share.
+    /// The permit to grow beyond the share, if this reservation has it.
     overflow_permit: Option<OwnedSemaphorePermit>,
 }
 
 impl GrowingReservation {
-    /// Reserves so many bytes in all. What is small is free.
+    /// Grows to `bytes` bytes in total. Small sizes are free.
     ///
     /// # Errors
-    /// There was no room for some time.
+    /// No memory became available in time.
     pub(crate) async fn grow_to(&mut self, bytes: usize) -> Result<(), NoMemory> {
         if bytes <= MAX_UNCOUNTED_BYTES || self.overflow_permit.is_some() {
             return Ok(());
@@ -155,7 +156,7 @@ impl GrowingReservation {
                 beyond = Arc::clone(&self.overflow).acquire_owned() => beyond.map(|beyond| (None, Some(beyond))),
             }
         };
-        // Nothing of this is ever closed.
+        // No semaphore is ever closed.
         let reserved = tokio::time::timeout(RESERVE_TIMEOUT, reserved).await.map_err(|_| NoMemory)?;
         let (more, beyond) = reserved.map_err(|_| NoMemory)?;
         self.overflow_permit = beyond;
@@ -168,7 +169,7 @@ impl GrowingReservation {
     }
 }
 
-/// Memory that is somebody's until this is dropped.
+/// Memory that is reserved until this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Reservation(#[expect(dead_code, reason = "held, not read")] Option<OwnedSemaphorePermit>);
@@ -187,7 +188,7 @@ mod tests {
         let first = budget.reserve(MemoryUse::Tools, 10 * MIB).await.unwrap();
         let mut large = Box::pin(budget.reserve(MemoryUse::Tools, 16 * MIB));
         assert!((&mut large).now_or_never().is_none());
-        // One that would fit does not pass one that came before it.
+        // A smaller reservation does not overtake an earlier one.
         let mut later = Box::pin(budget.reserve(MemoryUse::Tools, MIB));
         assert!((&mut later).now_or_never().is_none());
         drop(budget.reserve(MemoryUse::Requests, 16 * MIB).await.unwrap());
@@ -233,11 +234,11 @@ mod tests {
         assert!((&mut waits).now_or_never().is_none());
         drop(one);
         waits.await.unwrap();
-        // So is what is larger than the share, of which there is one at a time.
+        // The same holds for an object larger than the share, of which there is one at a time.
         let mut large = budget.growing_reservation(MemoryUse::Requests);
         large.grow_to(17 * MIB).await.unwrap();
         assert_eq!(budget.growing_reservation(MemoryUse::Requests).grow_to(17 * MIB).await, Err(NoMemory));
-        // It is bounded: a third one waits for either, and not for ever.
+        // It is bounded: a third one waits for either, and not forever.
         let mut third = budget.growing_reservation(MemoryUse::Tools);
         third.grow_to(7 * MIB).await.unwrap();
         third.grow_to(8 * MIB).await.unwrap();

@@ -1,23 +1,23 @@
-//! How what is remembered is shown to a model: where it came from, and as data.
+//! Formats memory for a model: each record is labelled with its origin and quoted as data.
 
 use contract::memory::{MemoryKind, Source};
 
 use crate::store::SearchHit;
 use crate::tools::{ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET};
 
-/// What is said of what came from tools or the web.
+/// The label of content that came from tools or the web.
 pub(crate) const TOOL_ORIGIN_NOTE: &str = "came from a tool or the web, unverified";
 
-/// Tools whose results are the user's words, the agent's, the catalog's, or what is remembered and says itself where it
-/// came from.
+/// Tools whose results come from the user, the agent or the catalog, or are memory records that carry their own
+/// origin.
 const TRUSTED_TOOLS: [&str; 5] = [ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET];
 
-/// Whether results of a tool bring in what nobody has vouched for.
+/// Whether a tool's results may contain content that nobody has vouched for.
 pub(crate) fn is_untrusted_tool(tool: &str) -> bool {
     !TRUSTED_TOOLS.contains(&tool)
 }
 
-/// Where something remembered came from, in words.
+/// Describes the origin of a memory record in words.
 pub(crate) fn describe_origin(found: &SearchHit) -> String {
     match (found.kind, found.source) {
         (MemoryKind::Knowledge, Some(Source::User)) => "the user saved".to_owned(),
@@ -37,12 +37,12 @@ pub(crate) fn describe_origin(found: &SearchHit) -> String {
     }
 }
 
-/// The day that something remembered is of.
+/// The date of a memory record, as `YYYY-MM-DD`.
 pub(crate) fn date(found: &SearchHit) -> String {
     found.created_at.to_string().chars().take(10).collect()
 }
 
-/// A text with each line marked, so that none of it can look like anything else.
+/// Prefixes each line of a text with `> `, so that no part of it can be mistaken for anything but a quotation.
 pub(crate) fn quote_lines(text: &str) -> String {
     text.lines().flat_map(|line| ["\n> ", line]).collect()
 }

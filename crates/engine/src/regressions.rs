@@ -1,5 +1,5 @@
-//! What users of comparable systems suffered from, each as a test that would fail if they suffered from it here.
-//! `docs/lessons.md` pairs each with the saboteur that turns it red.
+//! Failures that users of comparable systems suffered from, each as a test that keeps it from occurring here.
+//! `docs/lessons.md` pairs each with the mutation that makes it fail.
 
 mod approvals;
 mod broken_streams;

@@ -1,8 +1,8 @@
-//! Skills: those of the catalog and the user's own, looked for in one place.
+//! Skills: those of the catalog and the user's own, behind one lookup.
 //!
-//! The user's own are read from the brain whenever one is wanted, so that a change is in force at once. One that has
-//! the name of a skill which the catalog got later goes on working, in that one's place: the user can still see it,
-//! change it and delete it.
+//! The user's own skills are read from the brain at each use, so that a change takes effect at once. One whose
+//! name the catalog started to use later keeps working and shadows the catalog's skill: the user can still see,
+//! change and delete it.
 
 mod skill_dirs;
 mod skill_format;
@@ -23,7 +23,7 @@ pub(crate) use skill_format::{ExportError, archive};
 /// The folder of a skill's scripts.
 pub(crate) const SCRIPTS_PREFIX: &str = "scripts/";
 
-/// The skills there are.
+/// The skills available to an agent.
 #[derive(Clone)]
 pub(crate) struct Skills {
     platform: Vec<Arc<SkillSpec>>,
@@ -33,36 +33,36 @@ pub(crate) struct Skills {
 /// A skill.
 #[derive(Clone, Debug)]
 pub(crate) enum Skill {
-    /// It comes with the catalog.
+    /// A skill of the catalog.
     Platform(Arc<SkillSpec>),
-    /// The user's own.
+    /// A skill of the user.
     Custom(Box<CustomSkill>),
 }
 
 impl Skills {
-    /// Those of the catalog, and those in the brain.
+    /// Combines the catalog's skills with those in the brain.
     pub(crate) fn new(platform: Vec<Arc<SkillSpec>>, brain: Brain) -> Self {
         Self { platform, brain }
     }
 
-    /// Those of the catalog.
+    /// Returns the catalog's skills.
     pub(crate) fn platform(&self) -> &[Arc<SkillSpec>] {
         &self.platform
     }
 
-    /// The brain that has the user's own.
+    /// Returns the brain that stores the user's skills.
     pub(crate) fn brain(&self) -> &Brain {
         &self.brain
     }
 
-    /// The skill called `name`. Blocks.
+    /// Returns the skill with this name. Blocks.
     pub(crate) fn find(&self, name: &str) -> Result<Option<Skill>, rusqlite::Error> {
         let custom = self.brain.custom_skill(name)?.map(|skill| Skill::Custom(Box::new(skill)));
         let platform = || self.platform.iter().find(|skill| skill.name == name);
         Ok(custom.or_else(|| platform().map(|skill| Skill::Platform(Arc::clone(skill)))))
     }
 
-    /// The skills of the catalog in whose place the user's own stand: a line each, for a person. Blocks.
+    /// Returns a warning line for each skill of the catalog that a skill of the user shadows. Blocks.
     pub(crate) fn shadowed_warnings(&self) -> Vec<String> {
         let custom = match self.brain.custom_skills() {
             Ok(custom) => custom,
@@ -75,14 +75,15 @@ impl Skills {
             .collect()
     }
 
-    /// All of them as a list shows them, by their names in order. Blocks.
+    /// Returns summaries of all skills, in order of their names. Blocks.
     pub(crate) fn all(&self) -> Result<Vec<SkillSummary>, rusqlite::Error> {
         let platform = self.platform.iter().filter_map(|skill| summary(skill));
         let all = platform.chain(self.brain.custom_skills()?).map(|skill| (skill.name.to_string(), skill));
         Ok(all.collect::<BTreeMap<_, _>>().into_values().collect())
     }
 
-    /// How each of them is run, by their names in order; scripts by their paths in the skill's folder. Blocks.
+    /// Returns how each skill is run, in order of their names; scripts by their paths in the skill's folder.
+    /// Blocks.
     pub(crate) fn outlines(&self) -> Result<Vec<SkillOutline>, rusqlite::Error> {
         let platform = self.platform.iter().filter_map(|skill| {
             let name = SkillName::new(skill.name.as_str()).ok()?;
@@ -105,7 +106,7 @@ impl Skill {
         }
     }
 
-    /// What it tells a model to do; none where it is its scripts alone.
+    /// Returns its instructions for the model; `None` if it consists of scripts alone.
     pub(crate) fn prompt(&self) -> Option<&str> {
         match self {
             Self::Platform(skill) => Some(&skill.body),
@@ -113,7 +114,7 @@ impl Skill {
         }
     }
 
-    /// Its files beside `SKILL.md`, such as `scripts/run.py`, in order.
+    /// Returns its files beside `SKILL.md`, such as `scripts/run.py`, in order.
     pub(crate) fn files(&self) -> Vec<String> {
         match self {
             Self::Platform(skill) => skill.files.clone(),
@@ -123,14 +124,14 @@ impl Skill {
         }
     }
 
-    /// Those of them that are scripts.
+    /// Returns those of its files that are scripts.
     pub(crate) fn scripts(&self) -> Vec<String> {
         only_scripts(self.files())
     }
 
-    /// The whole skill; none where its name could not be asked for. Of the catalog's its files are read now: those of
-    /// its scripts that are text, up to [`MAX_SCRIPTS_BYTES`] in all. `now` stands for when its `SKILL.md` was written
-    /// where nobody can tell. Blocks.
+    /// Returns the whole skill; `None` if its name is not valid in the API. For a catalog skill, the scripts that
+    /// are text are read now, up to [`MAX_SCRIPTS_BYTES`] in total. `now` replaces the modification time of its
+    /// `SKILL.md` if that is unknown. Blocks.
     pub(crate) fn into_contract(self, now: Timestamp) -> Option<skills::Skill> {
         match self {
             Self::Custom(skill) => {
@@ -168,13 +169,13 @@ impl Skill {
     }
 }
 
-/// Those of a skill's files that are scripts.
+/// Keeps only the scripts of a skill's files.
 fn only_scripts(mut files: Vec<String>) -> Vec<String> {
     files.retain(|file| file.starts_with(SCRIPTS_PREFIX));
     files
 }
 
-/// A skill of the catalog as a list shows it; none where its name could not be asked for.
+/// Returns the summary of a catalog skill; `None` if its name is not valid in the API.
 fn summary(skill: &SkillSpec) -> Option<SkillSummary> {
     Some(SkillSummary {
         name: SkillName::new(skill.name.as_str()).ok()?,
@@ -185,25 +186,25 @@ fn summary(skill: &SkillSpec) -> Option<SkillSummary> {
     })
 }
 
-/// What a skill of the catalog is filed under: `category` of its metadata.
+/// Returns the category of a catalog skill: `category` of its metadata.
 fn category(skill: &SkillSpec) -> Option<String> {
     skill.metadata.get("category").cloned()
 }
 
-/// The tags of a skill of the catalog: `capabilities` of its metadata, with commas between them.
+/// Returns the tags of a catalog skill: the comma-separated `capabilities` of its metadata.
 fn capabilities(skill: &SkillSpec) -> Vec<String> {
     let tags = skill.metadata.get("capabilities").map(String::as_str).unwrap_or_default().split(',');
     tags.map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect()
 }
 
-/// When the `SKILL.md` of a skill of the catalog was written.
+/// Returns the modification time of a catalog skill's `SKILL.md`.
 fn modified_at(skill: &SkillSpec) -> Option<Timestamp> {
     let modified = std::fs::metadata(skill.folder.join(skill_format::SKILL_FILE)).ok()?.modified().ok()?;
     let since = modified.duration_since(std::time::UNIX_EPOCH).ok()?;
     Some(Timestamp::from_unix_ms(i64::try_from(since.as_millis()).ok()?))
 }
 
-/// What the scripts of a skill of the catalog say, by their paths in its folder for them.
+/// Returns the texts of a catalog skill's scripts, by their paths in the scripts folder.
 fn script_texts(skill: &SkillSpec) -> BTreeMap<String, String> {
     let mut left = MAX_SCRIPTS_BYTES;
     let mut texts = BTreeMap::new();
@@ -218,7 +219,7 @@ fn script_texts(skill: &SkillSpec) -> BTreeMap<String, String> {
     texts
 }
 
-/// What a file of a skill of the catalog holds, if that is at most so many bytes.
+/// Reads a file of a catalog skill if it has at most `most` bytes.
 fn read_skill_file(skill: &SkillSpec, file: &str, most: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);

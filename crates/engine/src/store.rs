@@ -1,8 +1,8 @@
-//! The brain: one user's store, a SQLite file. The only room that writes SQL.
+//! The brain: one user's store, a SQLite file. SQL occurs in no other module of the engine.
 //!
-//! All writes go through one thread that commits them in groups ([`writer`]); what must be read goes through a
-//! read-only connection. An exclusive lock beside the file, held as long as that thread lives, makes sure that no
-//! two engines ever write one brain.
+//! All writes go through one thread that commits them in groups ([`writer`]); reads use read-only connections
+//! ([`read_pool`]). The writer thread holds an exclusive lock on a file beside the brain for as long as it lives,
+//! so no two engines ever write the same brain.
 
 mod backups;
 mod dates;
@@ -73,100 +73,100 @@ use crate::store::read_pool::ReadPool;
 use crate::store::steps::TurnBase;
 use crate::store::writer::{SingleWrite, Writer};
 
-/// The row number of a task: what the brain calls it internally.
+/// The row number of a task, which identifies it inside the brain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskRow(i64);
 
-/// A task as the brain knows it.
+/// A task's row and the position of its newest event.
 #[derive(Clone, Debug)]
 pub struct TaskEntry {
-    /// Its row.
+    /// The row of the task.
     pub row: TaskRow,
-    /// The `ts` of its newest stored event; 0 where there is none.
+    /// The `ts` of the task's newest stored event; 0 if it has none.
     pub last_ts: i64,
 }
 
-/// Why a brain cannot be used.
+/// The errors of opening and reading a brain.
 #[derive(Debug, thiserror::Error)]
 pub enum BrainError {
-    /// Its folder or file cannot be used.
+    /// The folder or the file cannot be created, read or written.
     #[error("the brain's folder {folder} cannot be used: it must be a writable folder")]
     Folder {
-        /// The folder.
+        /// The folder that holds the brain.
         folder: PathBuf,
-        /// Why.
+        /// The error of the file system.
         #[source]
         source: std::io::Error,
     },
-    /// Another engine has it.
+    /// Another engine holds the lock of the brain.
     #[error("the brain {file} is in use by another engine ({holder}): stop that one first")]
     InUse {
-        /// The brain.
+        /// The brain's file.
         file: PathBuf,
-        /// Who has it.
+        /// The process that holds the lock.
         holder: LockHolder,
     },
-    /// Its lock cannot be taken.
+    /// The lock file cannot be opened or locked.
     #[error("the brain's lock {file} cannot be taken: its folder must be writable")]
     Lock {
-        /// The lock.
+        /// The lock file.
         file: PathBuf,
-        /// Why.
+        /// The error of the file system.
         #[source]
         source: std::io::Error,
     },
-    /// A newer engine wrote it.
+    /// A newer engine wrote the brain in a format that this one does not know.
     #[error(
         "the brain {file} has schema version {found}, and this engine knows versions up to {known}: \
          start it with the engine version that wrote it, or a newer one"
     )]
     NewerSchema {
-        /// The brain.
+        /// The brain's file.
         file: PathBuf,
-        /// Its version.
+        /// The schema version that was found.
         found: i64,
-        /// The newest version that this engine knows.
+        /// The newest schema version that this engine knows.
         known: i64,
     },
-    /// It must be brought up to date, and no copy of it can be kept.
+    /// The schema needs a migration, but the backup that must precede it cannot be written.
     #[error(
         "the brain must be brought up to date, and no copy of it as it is can be written to {copy} ({reason}): \
          make room, or make its folder writable"
     )]
     Backup {
-        /// The copy.
+        /// The path of the backup.
         copy: PathBuf,
-        /// Why it cannot be written.
+        /// The reason why it cannot be written.
         reason: String,
     },
-    /// It is not a brain, or it is damaged.
+    /// The file is not a SQLite database, or it is damaged.
     #[error(
         "the brain {file} cannot be read: it is damaged or not a brain; restore it from a copy, or move it \
          away to begin with an empty one"
     )]
     Damaged {
-        /// The brain.
+        /// The brain's file.
         file: PathBuf,
-        /// What SQLite said.
+        /// The error that SQLite reported.
         #[source]
         source: rusqlite::Error,
     },
-    /// It is another program's database.
+    /// The file is a database of another program.
     #[error("{file} (SQLITE_DB_PATH) is not a brain but another program's database: it is left as it is")]
     Foreign {
-        /// The file.
+        /// The path of that file.
         file: PathBuf,
     },
-    /// SQLite failed.
+    /// A statement failed in SQLite.
     #[error("the brain failed")]
     Sqlite(#[from] rusqlite::Error),
-    /// The thread that writes could not be started.
+    /// The writer thread could not be started.
     #[error("the brain's writer could not be started: the system refuses another thread")]
     Writer(#[source] std::io::Error),
 }
 
 impl BrainError {
-    /// What SQLite said of `file`.
+    /// Classifies an error that SQLite reported for `file`.
     fn from_sqlite(file: &Path, source: rusqlite::Error) -> Self {
         match source.sqlite_error_code() {
             Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
@@ -177,7 +177,7 @@ impl BrainError {
     }
 }
 
-/// A handle on an open brain. Clones share it; the last one dropped ends the writer.
+/// A handle to an open brain. Clones share it; dropping the last one ends the writer.
 #[derive(Clone)]
 pub struct Brain {
     shared: Arc<Shared>,
@@ -192,7 +192,7 @@ struct Shared {
 }
 
 impl Brain {
-    /// Opens the brain in `file`, made if it is missing, and takes its lock.
+    /// Opens the brain in `file`, creating it if it is missing, and takes its lock.
     ///
     /// # Errors
     /// See [`BrainError`].
@@ -207,12 +207,12 @@ impl Brain {
                 LockError::Held(holder) => BrainError::InUse { file: file.to_owned(), holder },
                 LockError::Io { file, source } => BrainError::Lock { file, source },
             })?;
-        // An import that was cut off.
+        // Left behind by an import that was interrupted.
         transfer::remove_staging_file(file);
         let write = schema::open(file)?;
         let reading = |error| BrainError::from_sqlite(file, error);
         let readers = Arc::new(ReadPool::open(file).map_err(reading)?);
-        // Also above what a task that is gone may have left behind.
+        // Above every row that exists, including rows that a deleted task may have left behind.
         let next = "SELECT 1 + MAX(
                 COALESCE((SELECT MAX(task) FROM tasks), 0), COALESCE((SELECT MAX(task) FROM turns), 0),
                 COALESCE((SELECT MAX(task) FROM steps), 0), COALESCE((SELECT MAX(task) FROM events), 0)
@@ -230,7 +230,7 @@ impl Brain {
         })
     }
 
-    /// The file.
+    /// The path of the brain's file.
     pub fn file(&self) -> &Path {
         &self.shared.file
     }
@@ -240,7 +240,7 @@ impl Brain {
         self.shared.writer.queue(batch);
     }
 
-    /// Writes something by itself, and waits until it is stored.
+    /// Runs `write` in a batch of its own and waits until it is committed, with [`Durability::ProcessKill`].
     pub async fn write<T, F>(&self, write: F) -> Result<T, WriteError>
     where
         T: Send + 'static,
@@ -249,7 +249,7 @@ impl Brain {
         self.write_with_durability(Durability::ProcessKill, write).await
     }
 
-    /// The same, against so much.
+    /// Runs `write` in a batch of its own and waits until it is committed with the given durability.
     pub async fn write_with_durability<T, F>(&self, durability: Durability, write: F) -> Result<T, WriteError>
     where
         T: Send + 'static,
@@ -260,28 +260,28 @@ impl Brain {
         settled.await.unwrap_or_else(|_| Err(WriteError { reason: "the brain is closed".into() }))
     }
 
-    /// A row for a task that is about to begin; the task exists once its first batch is committed.
+    /// Reserves a row for a task that is about to begin. The task exists once its first batch is committed.
     pub fn reserve_task(&self) -> TaskRow {
         TaskRow(self.shared.next_task.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Rows for so many tasks, one after the other; the first one.
+    /// Reserves consecutive rows for `tasks` tasks and returns the first one.
     fn reserve_tasks(&self, tasks: u32) -> TaskRow {
         TaskRow(self.shared.next_task.fetch_add(i64::from(tasks), Ordering::Relaxed))
     }
 
-    /// The task called `task_id`.
+    /// Looks up the task with the id `task_id`.
     pub fn task(&self, task_id: &TaskId) -> Result<Option<TaskEntry>, rusqlite::Error> {
         self.read(|reader| queries::task(reader, task_id))
     }
 
-    /// The task whose turn began last.
+    /// The task with the most recently opened turn.
     pub fn last_task(&self) -> Result<Option<TaskId>, rusqlite::Error> {
         self.read(queries::last_task)
     }
 
-    /// The events of `task` after `after`, oldest first: at most so many, and no more once they have so many bytes.
-    /// Blocks.
+    /// The events of `task` with a `ts` above `after`, oldest first. `bounds` limits their number and their total
+    /// size in bytes; the event that reaches the size limit is still included. Blocks.
     pub fn events_after(
         &self,
         task: TaskRow,
@@ -291,14 +291,15 @@ impl Brain {
         self.read_long(|reader| queries::events_after(reader, task, after, bounds))
     }
 
-    /// All events of `task` after `after` that this version knows, as clients were told them. Blocks.
+    /// All events of `task` with a `ts` above `after`, as clients received them. Events of types that this version
+    /// does not know are left out. Blocks.
     pub fn all_events_after(&self, task: TaskRow, after: i64) -> Result<Vec<Event>, rusqlite::Error> {
         let stored = self.events_after(task, after, (usize::MAX, usize::MAX))?;
         Ok(stored.into_iter().filter_map(|event| event.into_event().ok()).collect())
     }
 
-    /// Shows the steps of `task` behind the one in the row `after`, oldest first, each with its row and its size, for as
-    /// long as `visit` goes on. Blocks.
+    /// Calls `visit` with each step of `task` after the row `after`, oldest first, together with its row and its
+    /// size in bytes, until `visit` returns `false`. Blocks.
     pub fn for_each_step(
         &self,
         task: TaskRow,
@@ -308,13 +309,13 @@ impl Brain {
         self.read_long(|reader| queries::for_each_step(reader, task, after, visit))
     }
 
-    /// The conversation of `task` as it was kept last in this form. Blocks.
+    /// The stored checkpoint of the conversation of `task`, if its format is `form`. Blocks.
     pub fn checkpoint(&self, task: TaskRow, form: i64) -> Result<Option<Checkpoint>, rusqlite::Error> {
         self.read_long(|reader| queries::checkpoint(reader, task, form))
     }
 
-    /// Keeps the conversation of `task` as it was when its journal ended with `step`. Nobody waits for it, and without it
-    /// more is read.
+    /// Stores a checkpoint of the conversation of `task`, taken when its journal ended with `step`. Nobody waits
+    /// for the write: without a checkpoint the conversation is rebuilt from more of the journal.
     pub fn save_checkpoint(&self, task: TaskRow, step: i64, form: i64, body: String) {
         let keep = move |rows: &WriteTx<'_>| rows.set_checkpoint(task, step, form, &body);
         self.queue(SingleWrite::create(keep, Durability::ProcessKill).0);
@@ -325,17 +326,17 @@ impl Brain {
         self.read_long(|reader| queries::steps(reader, task))
     }
 
-    /// Turns that were begun and have not ended, oldest first.
+    /// The turns that have begun and not ended, oldest first.
     pub fn open_turns(&self) -> Result<Vec<OpenTurn>, rusqlite::Error> {
         self.read(queries::open_turns)
     }
 
-    /// The content blocks of a turn's stream. Blocks.
+    /// The number of content blocks in a turn's event stream. Blocks.
     pub fn block_counts(&self, task: TaskRow, turn_id: TurnId) -> Result<BlockCounts, rusqlite::Error> {
         self.read_long(|reader| queries::block_counts(reader, task, turn_id))
     }
 
-    /// The calls of a turn that clients have seen and whose result they have not. Blocks.
+    /// The tool calls of a turn that clients have seen without a result yet. Blocks.
     pub fn open_calls(
         &self,
         task: TaskRow,
@@ -344,7 +345,7 @@ impl Brain {
         self.read_long(|reader| queries::open_calls(reader, task, turn_id))
     }
 
-    /// The turn that the request called `request` began on the task.
+    /// The turn of the task that was begun by the request with the idempotency key `request`.
     pub fn turn_by_request(
         &self,
         task_id: &TaskId,
@@ -353,114 +354,116 @@ impl Brain {
         self.read(|reader| queries::turn_by_request(reader, task_id, request))
     }
 
-    /// A page of the tasks, the one changed last first. Blocks.
+    /// A page of the tasks, most recently changed first. Blocks.
     pub fn tasks(&self, limit: i64, offset: i64) -> Result<Vec<TaskSummary>, rusqlite::Error> {
         self.read_long(|reader| queries::tasks(reader, limit, offset))
     }
 
-    /// How many tasks there are. Blocks.
+    /// The number of tasks. Blocks.
     pub fn task_count(&self) -> Result<u64, rusqlite::Error> {
         self.read_long(queries::task_count)
     }
 
-    /// How many requests wait for a person.
+    /// The number of requests that wait for an answer of the user.
     pub fn pending_count(&self) -> Result<u64, rusqlite::Error> {
         self.read(queries::pending_count)
     }
 
-    /// When a task last got a message, or a turn of it began or ended.
+    /// The last time at which a task received a message, or one of its turns began or ended.
     pub fn last_change_at(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
         self.read(queries::last_change_at)
     }
 
-    /// What waits for a person, oldest first. Blocks.
+    /// The requests that wait for an answer of the user, oldest first. Blocks.
     pub fn pending(&self) -> Result<Vec<PendingRequest>, rusqlite::Error> {
         self.read_long(queries::pending)
     }
 
-    /// What is shown to a person on the task, and not answered.
+    /// The request of the task that is shown to the user and not answered yet.
     pub fn pending_of_task(&self, task_id: &TaskId) -> Result<Option<HitlId>, rusqlite::Error> {
         self.read(|reader| queries::pending_of_task(reader, task_id))
     }
 
-    /// What a person has allowed for good, oldest first. Blocks.
+    /// The lasting approvals (grants) of the user, oldest first. Blocks.
     pub fn grants(&self) -> Result<Vec<Grant>, rusqlite::Error> {
         self.read_long(queries::grants)
     }
 
-    /// What a person has allowed `tool` for good, in `task` or everywhere.
+    /// The grants for `tool` that hold in `task`, either for that task or for the whole engine.
     pub fn grants_for_tool(&self, task: TaskRow, tool: &str) -> Result<Vec<ToolGrant>, rusqlite::Error> {
         self.read(|reader| queries::grants_for_tool(reader, task, tool))
     }
 
-    /// The bytes of what was attached once. Blocks.
+    /// The bytes of an attachment, by its hash. Blocks.
     pub fn media(&self, hash: &str) -> Result<Option<Vec<u8>>, rusqlite::Error> {
         self.read_long(|reader| queries::media(reader, hash))
     }
 
-    /// When the first turn ended whose deltas have not been taken out yet.
+    /// The end of the earliest ended turn whose deltas have not been folded away yet.
     pub fn first_unfolded(&self) -> Result<Option<Timestamp>, rusqlite::Error> {
         self.read(queries::first_unfolded)
     }
 
-    /// The user's skill called `name`. Blocks.
+    /// The user's custom skill with the given name. Blocks.
     pub fn custom_skill(&self, name: &str) -> Result<Option<CustomSkill>, rusqlite::Error> {
         self.read_long(|reader| skills::find(reader, name))
     }
 
-    /// The user's own skills as a list shows them, by their names in order.
+    /// Summaries of the user's custom skills, sorted by name.
     pub fn custom_skills(&self) -> Result<Vec<SkillSummary>, rusqlite::Error> {
         self.read(skills::summaries)
     }
 
-    /// How the user's own skills are run, by their names in order. Blocks.
+    /// Outlines of the user's custom skills, sorted by name: what is needed to run them. Blocks.
     pub fn custom_skill_outlines(&self) -> Result<Vec<SkillOutline>, rusqlite::Error> {
         self.read_long(skills::outlines)
     }
 
-    /// The hash of what a task's conversation, from `base` on, shows of the user's skills; none where it shows nothing.
+    /// The hash of the newest note about the user's skills that the task's conversation shows when it continues
+    /// from `base`; `None` if it shows none.
     pub fn skills_note_hash(&self, task: TaskRow, base: TurnBase) -> Result<Option<String>, rusqlite::Error> {
         self.read(|reader| skills::note_hash(reader, task, base))
     }
 
-    /// What was set while an engine ran and is to stay.
+    /// A setting that was changed at runtime and persists across restarts.
     pub fn setting(&self, setting: Setting) -> Result<Option<String>, rusqlite::Error> {
         self.read(|reader| settings::setting(reader, setting))
     }
 
-    /// How many tokens, input and output, the calls of all tasks after `at` have spent; for a day back at most.
+    /// The number of input and output tokens used by model calls of all tasks after `at`; at most the last day
+    /// counts.
     pub fn tokens_since(&self, at: Timestamp) -> Result<u64, rusqlite::Error> {
         self.read(|reader| usage::tokens_since(reader, at))
     }
 
-    /// When the first call after `at` was on record; for a day back at most.
+    /// The time of the first recorded model call after `at`; at most the last day counts.
     pub fn first_usage_at(&self, at: Timestamp) -> Result<Option<Timestamp>, rusqlite::Error> {
         self.read(|reader| usage::first_usage_at(reader, at))
     }
 
-    /// What the calls after `at` have spent, by model; for a day back at most. Blocks.
+    /// The usage of model calls after `at`, by model; at most the last day counts. Blocks.
     pub fn usage_since(&self, at: Timestamp) -> Result<Vec<ModelUsage>, rusqlite::Error> {
         self.read_long(|reader| usage::usage_since(reader, at))
     }
 
-    /// Searches all that is remembered, the best first. One search waits for another, but not beyond its own end.
+    /// Searches memory, best results first. A search waits for a running one, but not beyond its own deadline.
     /// Blocks.
     pub fn search(&self, query: &MemoryQuery) -> Result<Vec<SearchHit>, rusqlite::Error> {
         let known = &self.shared.common_words;
         self.shared.read_pool.search(query.deadline, |reader| search::search(reader, known, query))
     }
 
-    /// A page of the records of knowledge, the newest first, those too that are no longer in force. Blocks.
+    /// A page of the knowledge records, newest first, including superseded ones. Blocks.
     pub fn knowledge(&self, limit: i64, offset: i64) -> Result<Vec<Knowledge>, rusqlite::Error> {
         self.read_long(|reader| knowledge::list(reader, limit, offset))
     }
 
-    /// How many records of knowledge there are. Blocks.
+    /// The number of knowledge records. Blocks.
     pub fn knowledge_count(&self) -> Result<u64, rusqlite::Error> {
         self.read_long(knowledge::count)
     }
 
-    /// Whether a record of knowledge is in force, and why not.
+    /// Whether a knowledge record is active, and if not, why.
     pub fn check_knowledge_active(
         &self,
         id: MemoryId,
@@ -468,17 +471,17 @@ impl Brain {
         self.read(|reader| knowledge::check_active(reader, id))
     }
 
-    /// A page of what is remembered of turns, the newest first. Blocks.
+    /// A page of the episodes, newest first. Blocks.
     pub fn episodes(&self, limit: i64, offset: i64) -> Result<Vec<Episode>, rusqlite::Error> {
         self.read_long(|reader| memory_ingest::episodes(reader, limit, offset))
     }
 
-    /// How many episodes there are. Blocks.
+    /// The number of episodes. Blocks.
     pub fn episode_count(&self) -> Result<u64, rusqlite::Error> {
         self.read_long(memory_ingest::episode_count)
     }
 
-    /// The connections to tool servers, the oldest first.
+    /// The connections to tool servers, oldest first.
     pub fn connections(&self) -> Result<Vec<ConnectionRow>, rusqlite::Error> {
         self.read(mcp_connections::list)
     }
@@ -488,25 +491,25 @@ impl Brain {
         self.read(|reader| mcp_connections::credentials(reader, server))
     }
 
-    /// When an authorization for a server was last begun.
+    /// The time at which the newest authorization for a server was started.
     pub fn authorization_started_at(&self, server: &str) -> Result<Option<Timestamp>, rusqlite::Error> {
         self.read(|reader| mcp_connections::authorization_started_at(reader, server))
     }
 
-    /// Who the engine is at an authorization server, sealed.
+    /// The engine's client registration at an authorization server, sealed.
     pub fn client_registration(&self, issuer: &str) -> Result<Option<String>, rusqlite::Error> {
         self.read(|reader| mcp_connections::client_registration(reader, issuer))
     }
 
-    /// Whether turns have ended that memory has not taken in.
+    /// Whether there are ended turns that are not indexed into memory yet.
     pub fn has_ingest_backlog(&self) -> Result<bool, rusqlite::Error> {
         self.read(memory_ingest::has_backlog)
     }
 
-    /// Whether the brain can be read, and whether it could be written when that was last tried.
+    /// Checks that the brain can be read and that the last commit succeeded.
     ///
     /// # Errors
-    /// What is wrong, for a person.
+    /// Describes the problem in words for an operator.
     pub fn check_health(&self) -> Result<(), String> {
         let read =
             self.read(|reader| reader.query_row("SELECT 1 FROM tasks LIMIT 1", [], |_| Ok(())).optional());
@@ -525,13 +528,14 @@ impl Brain {
         self.shared.read_pool.long(query)
     }
 
-    /// Commits what is queued, checkpoints, ends the writer and frees the lock. Later batches are refused.
+    /// Commits what is queued, truncates the write-ahead log, ends the writer and releases the lock. Later batches
+    /// are rejected.
     pub async fn close(&self) {
         self.shared.writer.close(CLOSE_TIMEOUT).await;
     }
 }
 
-/// How long closing may take.
+/// The time limit for closing the brain.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the crate's tests share: events as a client reads them, deadlines, and a clock that does not wait.
+//! Shared test utilities: events as a client reads them, deadlines, and a clock that does not wait.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -15,7 +15,7 @@ use service::clock::{Clock, Sleep, SystemClock};
 use crate::event_log::EventReader;
 use crate::store::steps::{Opened, TurnBase, TurnOptions};
 
-/// An event as it stood on the wire.
+/// An event as received over the wire.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SseEvent {
     /// The `id:` line.
@@ -35,13 +35,13 @@ impl SseEvent {
         Event::from_parts(&self.kind, self.data.clone()).unwrap()
     }
 
-    /// The phase of a `thread_lifecycle`.
+    /// Returns the phase of a `thread_lifecycle`.
     pub(crate) fn phase(&self) -> Option<&str> {
         self.data["phase"].as_str()
     }
 }
 
-/// Reads what stood on the wire. Anything but whole events in the documented form panics.
+/// Parses received events. Panics on anything but complete events in the documented form.
 pub(crate) fn parse_sse(wire: &[u8]) -> Vec<SseEvent> {
     let text = std::str::from_utf8(wire).unwrap();
     let Some(text) = text.strip_suffix("\n\n") else {
@@ -65,7 +65,7 @@ fn parse_event(text: &str) -> SseEvent {
     seen
 }
 
-/// The next events of `reader`, heartbeats left out; none at its end.
+/// Returns the next events of `reader` without heartbeats; `None` at its end.
 pub(crate) async fn next_events(reader: &mut EventReader) -> Option<Vec<SseEvent>> {
     loop {
         let mut events = parse_sse(&with_deadline(reader.next()).await.unwrap()?);
@@ -76,7 +76,7 @@ pub(crate) async fn next_events(reader: &mut EventReader) -> Option<Vec<SseEvent
     }
 }
 
-/// All that `reader` reads to its end.
+/// Returns all events of `reader` up to its end.
 pub(crate) async fn read_all(mut reader: EventReader) -> Vec<SseEvent> {
     let mut all = Vec::new();
     while let Some(events) = next_events(&mut reader).await {
@@ -85,7 +85,7 @@ pub(crate) async fn read_all(mut reader: EventReader) -> Vec<SseEvent> {
     all
 }
 
-/// Reads until an event is as `wanted` says, that one included.
+/// Reads until an event satisfies `wanted`; that one is included.
 pub(crate) async fn read_until(
     reader: &mut EventReader,
     wanted: impl Fn(&SseEvent) -> bool,
@@ -98,8 +98,7 @@ pub(crate) async fn read_until(
     all
 }
 
-/// The text that a client shows which knows nothing but the deltas' concatenation, unless it honours
-/// `void_after`.
+/// Returns the text shown by a client that only concatenates deltas and, if requested, honours `void_after`.
 pub(crate) fn rendered_text(events: &[SseEvent], honour_void_after: bool) -> String {
     let mut shown: Vec<(i64, &str)> = Vec::new();
     for event in events {
@@ -115,19 +114,20 @@ pub(crate) fn rendered_text(events: &[SseEvent], honour_void_after: bool) -> Str
     shown.into_iter().map(|(_, text)| text).collect()
 }
 
-/// `future`, which must be ready long before a person would lose patience.
+/// Awaits `future` and panics if it takes longer than a person would wait.
 pub(crate) async fn with_deadline<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(20), future).await.expect("ready within 20 s")
 }
 
-/// What a call gives that blocks, which must come as soon. One that waits without end is left behind in its thread.
+/// Returns the result of a blocking call, with the same deadline. A call that never returns is left behind in its
+/// thread.
 pub(crate) fn with_deadline_blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || done.send(call()));
     told.recv_timeout(Duration::from_secs(20)).expect("ready within 20 s")
 }
 
-/// Puts a pipe that nobody writes to in the place of a file.
+/// Replaces a file by a pipe without a writer.
 pub(crate) fn replace_with_fifo(file: &Path) {
     use rustix::fs::{CWD, FileType, Mode};
     std::fs::remove_file(file).unwrap();
@@ -138,8 +138,8 @@ pub(crate) fn task_id(name: &str) -> TaskId {
     TaskId::new(name.to_owned()).unwrap()
 }
 
-/// What runs programs in tests: confined where this machine can. This very test program is the helper, as which it
-/// runs nothing but [`leash_helper`].
+/// Returns a sandbox for tests, which confines programs if this machine can. This test program is the helper; as
+/// such it runs only [`leash_helper`].
 pub(crate) fn test_sandbox(workspace: &Path, readable: &[&Path]) -> Arc<Sandbox> {
     Arc::new(Sandbox::new(Settings {
         helper: own_helper(),
@@ -150,13 +150,13 @@ pub(crate) fn test_sandbox(workspace: &Path, readable: &[&Path]) -> Arc<Sandbox>
     }))
 }
 
-/// How this very test program is started as a helper.
+/// Returns the command that starts this test program as a helper.
 pub(crate) fn own_helper() -> HelperCommand {
     let args = ["--exact", "testing::leash_helper", "--test-threads=1"].map(Into::into);
     HelperCommand { program: std::env::current_exe().unwrap(), args: args.into() }
 }
 
-/// Whether this machine can confine programs. What needs that is skipped where it cannot.
+/// Whether this machine can confine programs. Tests that need it are skipped otherwise.
 pub(crate) fn can_confine() -> bool {
     let folder = tempfile::tempdir().unwrap();
     let can = test_sandbox(folder.path(), &[folder.path()]).confinement().enforced;
@@ -168,8 +168,8 @@ pub(crate) fn can_confine() -> bool {
     can
 }
 
-/// Whether this machine can run tool servers that are written in Python, where the leash finds it. What needs that is
-/// skipped where it cannot.
+/// Whether this machine can run MCP servers written in Python inside the sandbox. Tests that need it are skipped
+/// otherwise.
 pub(crate) fn can_run_python_servers() -> bool {
     let found = ["/usr/local/bin", "/usr/bin", "/bin"];
     let has = found.iter().any(|folder| Path::new(folder).join("python3").exists());
@@ -181,7 +181,8 @@ pub(crate) fn can_run_python_servers() -> bool {
     has && can_confine()
 }
 
-/// The helper of [`leash`]. Among the other tests it does nothing: it closes files that are not its own.
+/// The helper of the sandbox ([`leash`]). As one of the other tests it does nothing, because it closes files that
+/// are not its own.
 #[test]
 fn leash_helper() {
     if std::env::args().any(|argument| argument == "testing::leash_helper") {
@@ -189,15 +190,15 @@ fn leash_helper() {
     }
 }
 
-/// The longest sleep that [`SkippingClock`] lets pass; heartbeats are longer.
+/// The longest sleep that [`SkippingClock`] skips; heartbeats are longer.
 const MAX_SKIPPED_SLEEP: Duration = Duration::from_secs(10);
 
-/// A clock on which short sleeps pass at once, and long ones never. It notes both.
+/// A clock on which short sleeps end at once and long ones never end. It records both.
 pub(crate) struct SkippingClock {
     system: SystemClock,
     skipped_sleeps: Mutex<Vec<Duration>>,
     pending_sleeps: Mutex<Vec<Duration>>,
-    /// How far the wall clock was set ahead, in milliseconds.
+    /// How far the wall clock was moved forward, in milliseconds.
     ahead_ms: AtomicI64,
 }
 
@@ -211,12 +212,12 @@ impl SkippingClock {
         }
     }
 
-    /// Lets time pass. Nobody wakes by it.
+    /// Advances time without waking any sleeper.
     pub(crate) fn advance(&self, duration: Duration) {
         self.skipped_sleeps.lock().unwrap_or_else(PoisonError::into_inner).push(duration);
     }
 
-    /// Sets the wall clock ahead, as a time server may. No time passes by it.
+    /// Moves the wall clock forward, as a time server may. Monotonic time does not change.
     pub(crate) fn advance_wall_clock(&self, duration: Duration) {
         self.ahead_ms.fetch_add(i64::try_from(duration.as_millis()).unwrap(), Ordering::Relaxed);
     }
@@ -226,7 +227,7 @@ impl SkippingClock {
         self.wait_for_sleeps(1, duration..=duration).await;
     }
 
-    /// Waits until so many long sleeps of this length have begun.
+    /// Waits until this many long sleeps of this length have begun.
     pub(crate) async fn wait_for_sleeps(&self, times: usize, length: RangeInclusive<Duration>) {
         let skipped_sleeps = || {
             let pending_sleeps = self.pending_sleeps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -240,7 +241,7 @@ impl SkippingClock {
         .await;
     }
 
-    /// The short sleeps so far.
+    /// Returns the short sleeps so far.
     pub(crate) fn skipped_sleeps(&self) -> Vec<Duration> {
         self.skipped_sleeps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -271,7 +272,7 @@ impl Clock for SkippingClock {
     }
 }
 
-/// How a turn is opened with `message` and nothing else.
+/// Returns the opening of a turn with `message` and nothing else.
 pub(crate) fn opened(message: &str) -> Opened {
     Opened {
         notes: Vec::new(),
@@ -283,7 +284,7 @@ pub(crate) fn opened(message: &str) -> Opened {
     }
 }
 
-/// What this thread logs as long as this is there.
+/// Captures the logs of this thread while it is held.
 pub(crate) struct LogCapture {
     buffer: LogBuffer,
     _logging: tracing::subscriber::DefaultGuard,
@@ -291,7 +292,7 @@ pub(crate) struct LogCapture {
 }
 
 impl LogCapture {
-    /// From now on, and from this level on.
+    /// Starts capturing at this level.
     pub(crate) fn start(level: tracing::Level) -> Self {
         let written = LogBuffer::default();
         let writer = written.clone();
@@ -300,7 +301,8 @@ impl LogCapture {
             .with_max_level(level)
             .with_writer(move || writer.clone())
             .finish();
-        // While there is one subscriber only, an event that another test's thread meets first counts as wanted by nobody.
+        // With only one subscriber, an event first encountered on another test's thread would be cached as
+        // disabled.
         let other = tracing::Dispatch::new(tracing_subscriber::registry());
         let logging = tracing::subscriber::set_default(subscriber);
         Self { buffer: written, _logging: logging, _other: other }

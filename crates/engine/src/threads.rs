@@ -1,7 +1,8 @@
-//! The engine's threads: few that run everything, and those where work may block.
+//! The engine's threads: a few that run all async work, and a bounded pool for blocking work.
 //!
-//! Work that blocks is done in **lanes**: each kind has a bounded number of threads, and the runtime has enough for all
-//! lanes together. So a kind that hangs, as names do whose servers do not answer, waits for itself alone.
+//! Blocking work runs in **lanes**: each kind of work has a bounded number of threads, and the runtime has enough
+//! threads for all lanes together. Thus a kind that hangs, such as lookups with silent name servers, delays only
+//! itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,27 +10,28 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 
-/// How many reads of the brain run at once. Most wait for the same connection.
+/// The number of concurrent reads of the brain. Most wait for the same connection.
 pub(crate) const BRAIN_THREADS: usize = 4;
-/// How many turns are opened at once, apart from all other reads.
+/// The number of turns opened concurrently, apart from all other reads.
 pub(crate) const TURN_OPEN_THREADS: usize = 2;
-/// How many accesses to files of the workspace run at once.
+/// The number of concurrent accesses to files of the workspace.
 pub(crate) const FILE_THREADS: usize = 4;
-/// How many large bodies of requests are parsed at once.
+/// The number of large request bodies parsed concurrently.
 pub(crate) const BODY_PARSE_THREADS: usize = 2;
-/// How many web pages are turned into text at once.
+/// The number of web pages converted to text concurrently.
 pub(crate) const PAGE_PARSE_THREADS: usize = 2;
-/// How many names are looked up at once for web pages, whose names anybody may have chosen.
+/// The number of concurrent lookups for web pages, whose names anybody may have chosen.
 pub(crate) const PAGE_DNS_THREADS: usize = 8;
-/// The same for servers that the operator named: tool servers with their authorization servers, and catalog tools.
+/// The number of concurrent lookups for servers that the operator named: MCP servers with their authorization
+/// servers, and catalog tools.
 pub(crate) const SERVER_DNS_THREADS: usize = 4;
-/// The same for model providers: a name has half of them at most, so one that is silent leaves two for those that stand in
-/// for it.
+/// The number of concurrent lookups for model providers. A name has half of them at most, so a silent one leaves
+/// two for the fallback providers.
 pub(crate) const PROVIDER_DNS_THREADS: usize = 4;
-/// How many are left for what has no lane: it is short, or there is little of it at once.
+/// The number of threads for work without a lane, which is short or rare.
 const OTHER_THREADS: usize = 8;
 
-/// How many there may be.
+/// The maximum number of blocking threads.
 const MAX_BLOCKING_THREADS: usize = BRAIN_THREADS
     + TURN_OPEN_THREADS
     + FILE_THREADS
@@ -40,35 +42,35 @@ const MAX_BLOCKING_THREADS: usize = BRAIN_THREADS
     + PROVIDER_DNS_THREADS
     + OTHER_THREADS;
 
-/// What an engine runs on.
+/// Creates the runtime of an engine.
 ///
 /// # Errors
-/// The system gives no threads.
+/// The system cannot create threads.
 pub fn runtime() -> std::io::Result<Runtime> {
-    // Two workers stream while one computes; more would only cost an idle engine memory.
+    // Two workers can stream while one computes; more would only cost an idle engine memory.
     Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(MAX_BLOCKING_THREADS)
-        // A thread that was once needed keeps its memory.
+        // A thread that was used once keeps its memory.
         .thread_keep_alive(Duration::from_secs(1))
         .enable_all()
         .build()
 }
 
-/// A bounded number of threads for one kind of work. Clones share it. Who comes first is served first.
+/// A bounded number of threads for one kind of work. Clones share it. Work is started in order of arrival.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane(Arc<Semaphore>);
 
 impl Lane {
-    /// A lane in which so many works run at once.
+    /// Creates a lane with this number of threads.
     pub(crate) fn new(threads: usize) -> Self {
         Self(Arc::new(Semaphore::new(threads)))
     }
 
-    /// Runs `work` where it may block, as soon as there is a thread for it. Dropped before, it is not begun; dropped
-    /// later, it runs to its end and has its thread until then.
+    /// Runs `work` on a blocking thread, as soon as one is free. If the future is dropped before, the work never
+    /// starts; if it is dropped later, the work runs to its end and keeps its thread until then.
     ///
-    /// None if it panicked, or the runtime is shutting down.
+    /// Returns `None` if the work panicked, or the runtime is shutting down.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

@@ -1,6 +1,6 @@
-//! The tools that an agent may call.
+//! The tools that an agent may call: their trait, their permissions, and the set that a model gets.
 //!
-//! A tool that fails tells the model why; nothing that a tool does ends the turn or the engine.
+//! A tool that fails reports the reason to the model; nothing that a tool does ends the turn or the engine.
 
 pub(crate) mod approval;
 mod ask_user;
@@ -59,7 +59,7 @@ pub use web::WebAllowlist;
 pub(crate) use web::{error_chain, read_body, special_purpose};
 pub(crate) use working_memory::{NAME as WORKING_MEMORY_SET, validate_working_memory};
 
-/// The names of the built-in tools, whether they are offered or not: no other tool may have one of them.
+/// The names of the built-in tools, exposed or not; no other tool may have one of them.
 pub(crate) const BUILT_IN_NAMES: [&str; 15] = [
     WORKING_MEMORY_SET,
     MEMORY_SEARCH,
@@ -78,74 +78,76 @@ pub(crate) const BUILT_IN_NAMES: [&str; 15] = [
     exposed_tools::TOOL_CALL,
 ];
 
-/// A tool.
+/// A tool that a model can call.
 pub trait Tool: Send + Sync {
-    /// What the model is told of it.
+    /// Returns the declaration that the model receives: name, description and input schema.
     fn spec(&self) -> ToolSpec;
 
-    /// Whether running it twice with the same input is as good as once. After a crash in its middle such a
-    /// tool is simply run again; of any other the model is told that the outcome is unknown.
+    /// Whether a second run with the same input has the same effect as one run. After a crash during a call, an
+    /// idempotent tool is run again; for any other tool the model is informed that the outcome is unknown.
     fn idempotent(&self) -> bool;
 
-    /// Whether it needs a person's leave where nobody has decided otherwise.
+    /// The default permission, which applies if the catalog sets none.
     fn permission(&self) -> Permission;
 
-    /// What a person is told of a call that wants leave: what will happen, in words that they can judge. It may
-    /// look at what is there now. Blocks.
+    /// Returns the text of the approval prompt for a call: what will happen, in words that a person can judge. It
+    /// may read the present state, for example of a file. Blocks.
     fn approval_prompt(&self, input: &Value) -> String {
         approval::default_prompt(&self.spec().name, input)
     }
 
-    /// A hash of what it is and where it works: what a person allows for good holds for as long as that stays the same.
-    /// None for a tool that comes with the engine.
+    /// Returns a hash of the tool's definition and location; a lasting grant holds for as long as this value stays
+    /// the same. `None` for a tool that comes with the engine.
     fn binding(&self) -> Option<String> {
         None
     }
 
-    /// Whether it works in a turn only.
+    /// Whether the tool works only within a turn.
     fn needs_turn(&self) -> bool {
         false
     }
 
-    /// Whether it is a tool of a connected server: such tools are searched for where there are too many.
+    /// Whether the tool belongs to a connected MCP server; if there are too many such tools, the model has to
+    /// search for them.
     fn is_mcp_tool(&self) -> bool {
         false
     }
 
-    /// How many bytes of what a call gives the model is told whole; of more it is told the ends, and where the rest is.
+    /// The maximum number of bytes of a call's output that the model receives whole. Of a longer output it
+    /// receives the head, the tail, and the path of the rest.
     fn inline_limit(&self, _input: &Value) -> usize {
         spill::MAX_INLINE_BYTES
     }
 
-    /// The command that a call of it runs, if it runs commands: a person's `always` covers only those that begin
-    /// alike.
+    /// The command that a call runs, if the tool runs commands. A person's `always` covers only commands that
+    /// begin alike.
     fn command(&self, _input: &Value) -> Option<String> {
         None
     }
 
-    /// The sub-agent that a call of it runs, or why it cannot; none for a tool that runs by itself.
+    /// The sub-agent that a call runs, or the reason why it cannot; `None` for a tool that does its own work.
     fn sub_agent(&self, _input: &Value) -> Option<Result<Delegation, ToolError>> {
         None
     }
 
-    /// Runs it. A tool that asks a person something is run again with the answer; what it did before it asked is
-    /// then on record as done.
+    /// Runs the tool. A tool that asks a person a question is run again with the answer; what it did before the
+    /// question is then already recorded.
     fn run(&self, invocation: Invocation) -> BoxFuture<'_, Result<ToolStep, ToolError>>;
 }
 
 /// Whether a tool may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permission {
-    /// Without asking.
+    /// Without approval.
     Allow,
-    /// If a person gives leave.
+    /// With a person's approval.
     Ask,
     /// Never.
     Deny,
 }
 
 impl Permission {
-    /// The permission that a catalog calls so.
+    /// Returns the permission with this name in the catalog.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         match name {
             "allow" => Some(Self::Allow),
@@ -156,93 +158,93 @@ impl Permission {
     }
 }
 
-/// What a tool is run with.
+/// The input of one run of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Invocation {
-    /// The call.
+    /// The id of the call.
     pub call_id: CallId,
-    /// The task in which it is made; none where it is made beside all tasks.
+    /// The task that makes the call; `None` for a call outside any task.
     pub task: Option<TaskRow>,
-    /// What the model gave it, a JSON object.
+    /// The model's input, a JSON object.
     pub input: Value,
-    /// The answers to what it asked so far, oldest first.
+    /// The answers to the tool's questions so far, oldest first.
     pub answers: Vec<HumanAnswer>,
 }
 
-/// A person's answer to what a tool asked. What else the person said reaches the model by itself.
+/// A person's answer to a tool's question. Anything else that the person wrote reaches the model as a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HumanAnswer {
-    /// The answer.
+    /// The text of the answer.
     pub answer: String,
 }
 
-/// How far a run of a tool came.
+/// The result of one run of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolStep {
-    /// To its end.
+    /// The tool has finished.
     Done(ToolOutput),
-    /// To a question for a person.
+    /// The tool needs a person's answer and will be run again with it.
     Ask(Question),
 }
 
-/// A question for a person.
+/// A question to a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// The text to show.
     pub text: String,
-    /// Answers to choose from, if there are some; another answer is taken too.
+    /// Suggested answers, if any; the person may also answer something else.
     pub options: Option<Vec<String>>,
 }
 
-/// What a tool gives.
+/// The output of a finished tool.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ToolOutput {
-    /// What the model is told.
+    /// The text for the model.
     pub text: String,
-    /// What it changes in the task's working memory, committed together with the result.
+    /// Changes to the task's working memory, committed together with the result.
     pub working_memory: Vec<(String, Value)>,
-    /// What is to be known beyond the task, committed together with the result. The engine says where it came from.
+    /// Knowledge to remember beyond the task, committed together with the result. The engine adds its provenance.
     pub knowledge: Option<(MemoryId, KnowledgeDraft)>,
 }
 
-/// Why a tool failed, as the model is told.
+/// Why a tool failed, in words for the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ToolError(pub String);
 
-/// What the built-in tools work with.
+/// The dependencies of the built-in tools.
 #[derive(Clone)]
 pub struct ToolDeps {
-    /// The folder that the tools for files work in.
+    /// The root folder of the file tools.
     pub workspace: PathBuf,
-    /// What the agent remembers.
+    /// The user's store.
     pub brain: Brain,
-    /// What the product gives the agent.
+    /// The product's catalog.
     pub catalog: Catalog,
-    /// Where the user's own skills are laid out for programs.
+    /// Where the user's own skills are materialised as folders for programs.
     pub(crate) skill_dirs: Arc<SkillDirs>,
-    /// What runs programs; without it tools that run some are not offered.
+    /// The sandbox that runs programs; without it, tools that run programs are not available.
     pub sandbox: Option<Arc<Sandbox>>,
-    /// Where programs run at once.
+    /// Limits how many programs run at the same time.
     pub process_permits: ProcessPermits,
-    /// What of the web may be reached although it is not public.
+    /// Addresses that may be fetched although they are not public.
     pub web_allowlist: WebAllowlist,
-    /// What large things may take of the memory.
+    /// The memory budget for large objects.
     pub(crate) memory_budget: MemoryBudget,
 }
 
-/// The tools at hand.
+/// The tools available to an agent, with their permissions.
 pub struct Toolbox {
     tools: Vec<Arc<dyn Tool>>,
     names: Vec<String>,
     schemas: Vec<Schema>,
     permissions: Permissions,
-    /// What a model with such a context window is told: made once, for there may be many tools.
+    /// The tools as exposed to a model with this context window, cached because there may be many tools.
     exposed_cache: Mutex<Option<(u64, Arc<ExposedTools>)>>,
 }
 
 impl Toolbox {
-    /// The built-in tools, and behind them those of the catalog.
+    /// Returns the built-in tools, followed by those of the catalog.
     pub fn built_in(setup: &ToolDeps) -> Self {
         let workspace = files::Workspace::new(&setup.workspace);
         let mut tools: Vec<Arc<dyn Tool>> = vec![
@@ -260,7 +262,7 @@ impl Toolbox {
             ))),
         ];
         let Catalog { skills, permissions, .. } = &setup.catalog;
-        // Offered also while there are no skills: the user may make some in the middle of a task.
+        // Available even without any skills, because the user may create some in the middle of a task.
         let skills = Skills::new(skills.clone(), setup.brain.clone());
         tools.push(Arc::new(load_skill::LoadSkill(skills.clone())));
         let usable = setup.sandbox.as_ref().filter(|leash| leash.is_usable());
@@ -287,7 +289,7 @@ impl Toolbox {
         Self::new(tools, permissions.clone())
     }
 
-    /// These tools, and one that runs the agents if there are some.
+    /// Adds the `run_agent` tool if there are agents.
     #[must_use]
     pub fn with_agents(mut self, agents: &[Arc<AgentSpec>]) -> Self {
         if agents.is_empty() {
@@ -297,12 +299,12 @@ impl Toolbox {
         Self::new(self.tools, self.permissions)
     }
 
-    /// These tools, and behind them those of servers.
+    /// Returns these tools, followed by those of MCP servers.
     pub(crate) fn with_mcp_tools(&self, of_servers: Vec<Arc<dyn Tool>>) -> Self {
         Self::new(self.tools.iter().cloned().chain(of_servers).collect(), self.permissions.clone())
     }
 
-    /// These tools, in this order, on which the operator has decided so.
+    /// Creates a toolbox with these tools, in this order, under the operator's permissions.
     pub fn new(mut tools: Vec<Arc<dyn Tool>>, permissions: Permissions) -> Self {
         let of_servers: Vec<_> = tools.iter().filter(|tool| tool.is_mcp_tool()).cloned().collect();
         if !of_servers.is_empty() && tools.iter().all(|tool| tool.spec().name != tool_search::NAME) {
@@ -313,7 +315,7 @@ impl Toolbox {
         Self { tools, names, schemas, permissions, exposed_cache: Mutex::default() }
     }
 
-    /// What the agent's model is told, if its context window has so many tokens.
+    /// Returns the tools as exposed to the agent's model, whose context window has `window` tokens.
     pub(crate) fn exposed_tools(&self, window: u64) -> Arc<ExposedTools> {
         let mut made = self.exposed_cache.lock().unwrap_or_else(PoisonError::into_inner);
         match &*made {
@@ -326,22 +328,22 @@ impl Toolbox {
         }
     }
 
-    /// What a sub-agent's model is told of the tools that it may call. It runs no agents of its own.
+    /// Returns the tools as exposed to a sub-agent's model. A sub-agent runs no agents of its own.
     pub(crate) fn exposed_tools_for(&self, agent: &AgentSpec, window: u64) -> ExposedTools {
         let may = |name: &String| {
             let listed = |globs: &Vec<String>| globs.iter().any(|glob| glob_matches(glob, name));
-            // The search is told of only where there is something to find.
+            // The search is exposed only if there is something to find.
             name == tool_search::NAME || (name != RUN_AGENT && agent.tools.as_ref().is_none_or(listed))
         };
         ExposedTools::new(&self.allowed(may), window)
     }
 
-    /// Whether the tool `name` is there and not denied.
+    /// Whether the tool `name` exists and is not denied.
     pub(crate) fn is_available(&self, name: &str) -> bool {
         self.find(name).is_some_and(|tool| self.permission(name, &*tool) != Permission::Deny)
     }
 
-    /// Those that are not denied, as far as `may` says.
+    /// Returns the tools that are not denied and that `may` accepts.
     fn allowed(&self, may: impl Fn(&String) -> bool) -> Vec<Arc<dyn Tool>> {
         let named = self
             .names
@@ -351,35 +353,35 @@ impl Toolbox {
         named.map(|(_, tool)| Arc::clone(tool)).collect()
     }
 
-    /// The tool called `name`.
+    /// Returns the tool with this name.
     pub fn find(&self, name: &str) -> Option<Arc<dyn Tool>> {
         let named = self.names.iter().zip(&self.tools).find(|(known, _)| *known == name);
         named.map(|(_, tool)| Arc::clone(tool))
     }
 
-    /// Whether a tool may be used: as the catalog has it, else as is usual for the tool.
+    /// Returns the permission of a tool: the catalog's setting, else the tool's default.
     pub fn permission(&self, name: &str, tool: &dyn Tool) -> Permission {
         match (self.permissions.decision(name), tool.permission()) {
-            // Of a file that could not be read nobody knows that it allows more.
+            // If the permissions file could not be read, it is unknown whether it would allow more.
             (_, Permission::Deny) if self.permissions.unreadable => Permission::Deny,
             (decision, primary) => decision.unwrap_or(primary),
         }
     }
 
-    /// Whether a tool may be used where nobody could be asked.
+    /// Whether a tool may be used when no person can be asked.
     pub(crate) fn may_run_unattended(&self, name: &str, tool: &dyn Tool) -> bool {
         !self.permissions.unreadable && self.permission(name, tool) != Permission::Deny
     }
 
-    /// All of them.
+    /// Returns all tools, denied ones included.
     pub fn all(&self) -> &[Arc<dyn Tool>] {
         &self.tools
     }
 
-    /// Whether an input is as the schema of the tool `name` says.
+    /// Checks an input against the schema of the tool `name`.
     ///
     /// # Errors
-    /// For the model: where it is not.
+    /// The places where the input does not conform, in words for the model.
     pub(crate) fn validate_input(&self, name: &str, input: &Value) -> Result<(), String> {
         let mut named = self.names.iter().zip(&self.tools).zip(&self.schemas);
         let found = named.find(|((known, _), _)| *known == name);
@@ -387,7 +389,7 @@ impl Toolbox {
     }
 }
 
-/// A tool of the catalog; none where it runs a program and none can be run.
+/// Creates a tool of the catalog; `None` if it runs a program and there is no sandbox.
 fn catalog_tool(
     tool: &Arc<CatalogTool>,
     programs: Option<&process::ProcessRunner>,
@@ -415,12 +417,12 @@ fn catalog_tool(
     }
 }
 
-/// Whether a glob, in which `*` stands for any characters, is a name.
+/// Whether `name` matches a glob in which `*` stands for any characters.
 pub(crate) fn glob_matches(glob: &str, name: &str) -> bool {
     let Some((head, rest)) = glob.split_once('*') else { return glob == name };
     let Some(mut name) = name.strip_prefix(head) else { return false };
     let (middle, tail) = rest.rsplit_once('*').unwrap_or(("", rest));
-    // Each part at its first place leaves the most room for those behind it.
+    // Matching each part at its first occurrence leaves the most text for the parts after it.
     for part in middle.split('*') {
         let Some(found) = name.find(part).and_then(|at| name.get(at + part.len()..)) else { return false };
         name = found;
@@ -428,7 +430,7 @@ pub(crate) fn glob_matches(glob: &str, name: &str) -> bool {
     name.ends_with(tail)
 }
 
-/// Reads a tool's input.
+/// Deserializes a tool's input.
 fn parse_input<T: DeserializeOwned>(input: Value) -> Result<T, ToolError> {
     serde_json::from_value(input)
         .map_err(|error| ToolError(format!("the input is not as its schema says: {error}")))

@@ -1,7 +1,7 @@
-//! Where engines run: launched, stopped, removed, listed, watched.
+//! Where engines run: the interface to launch, stop, remove, list and watch instances.
 //!
-//! A backend knows processes or containers, not rules: what may happen to an engine is decided in `fleet`.
-//! Its calls may hang; [`DeadlineBackend`] puts a deadline on each.
+//! A backend handles processes or containers and knows no rules: `fleet` decides what may happen to an engine. A
+//! backend's calls may hang; [`DeadlineBackend`] puts a deadline on each.
 
 mod blocking;
 mod brain_copy;
@@ -36,8 +36,7 @@ pub(crate) use fence::Target;
 pub(crate) use probe::HealthReport;
 pub(crate) use probe::{HttpProbe, KeyProof, Probe, ProbeError};
 
-/// How a backend knows the process or container that runs an engine: text of its own making, unlike for any
-/// two launches.
+/// A backend's identifier of the process or container that runs an engine: opaque text, unique per launch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Instance(Box<str>);
 
@@ -57,44 +56,44 @@ impl fmt::Display for Instance {
     }
 }
 
-/// An engine to be launched.
+/// The specification of an engine's launch.
 #[derive(Clone, Debug)]
 pub(crate) struct LaunchSpec {
     pub(crate) engine_id: EngineId,
     pub(crate) product_id: ProductId,
-    /// The change of the engine's row that it is launched for.
+    /// The generation of the engine's row for which it is launched.
     pub(crate) generation: i64,
-    /// Whether this is the engine's first launch: the only one that makes its folder.
+    /// Whether this is the engine's first launch, the only one that creates its folder.
     pub(crate) is_first: bool,
     pub(crate) image: EngineImage,
-    /// The host port where it must listen.
+    /// The host port on which the engine must listen.
     pub(crate) port: u16,
     pub(crate) key_hash: KeyHash,
-    /// Variables beside those of the container contract.
+    /// Environment variables in addition to those of the container contract.
     pub(crate) env: Vec<(String, SecretString)>,
     pub(crate) limits: ResourceLimits,
 }
 
 impl LaunchSpec {
-    /// What it is about to replace.
+    /// The target that this launch replaces.
     pub(crate) const fn target(&self) -> Target {
         Target { engine_id: self.engine_id, generation: self.generation }
     }
 }
 
-/// What an engine may use of its host at most; where nothing is said, what the backend holds it to anyway.
+/// The limits on an engine's use of its host; an absent limit leaves the backend's own default in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ResourceLimits {
-    /// In MiB.
+    /// Memory in MiB.
     pub(crate) memory_mb: Option<u64>,
-    /// Processors; may be a fraction.
+    /// Number of processors; may be fractional.
     pub(crate) cpus: Option<f64>,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub(crate) pids: Option<u64>,
 }
 
 impl ResourceLimits {
-    /// The caps that a product's policy sets.
+    /// Returns the limits that a product's policy sets.
     pub(crate) fn from_policy(policy: &Policy) -> Self {
         let count = |count: i64| count.unsigned_abs();
         Self {
@@ -105,68 +104,69 @@ impl ResourceLimits {
     }
 }
 
-/// An engine of which the backend has something.
+/// An engine of which the backend has an instance or remains of one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EngineListing {
     pub(crate) engine_id: EngineId,
     pub(crate) instance: Instance,
-    /// The change of the engine's row that it was launched for; 0 where the version that launched it did not say.
+    /// The generation for which it was launched; 0 if the version that launched it recorded none.
     pub(crate) generation: i64,
-    /// Whether it runs. If not, it is what is left of one that has ended, or of one that was never begun.
+    /// Whether it runs. If not, this is what remains of an instance that exited or was never started.
     pub(crate) running: bool,
 }
 
 /// A copy of an engine's brain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BrainCopy {
-    /// The number of the brain's format; none if it is not known.
+    /// The version number of the brain's format, if known.
     pub(crate) format: Option<u32>,
 }
 
-/// The end of an instance.
+/// The exit of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct InstanceExit {
     pub(crate) engine_id: EngineId,
     pub(crate) instance: Instance,
-    /// How it ended, for people; none where the backend cannot know.
+    /// How it ended, for people; `None` if the backend cannot know.
     pub(crate) reason: Option<String>,
 }
 
-/// Why a backend did not do what it was asked to.
+/// Why a backend did not do what was requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BackendError {
-    /// It did not answer, or not in time. That says nothing about any engine.
+    /// The backend did not answer, or not in time. This says nothing about any engine.
     #[error("the backend that runs the engines cannot be reached: {0}")]
     Unreachable(String),
-    /// The engines' data is not there, for this reason: a disk that is not mounted, say. That says nothing about any
-    /// engine.
+    /// The engines' data is unavailable for this reason, for example a disk that is not mounted. This says
+    /// nothing about any engine.
     #[error("the engines' data is not there: {0}")]
     DataUnavailable(DataUnavailable),
-    /// It has no such image.
+    /// The backend has no such image.
     #[error("the backend has no image {0}")]
     NoImage(EngineImage),
-    /// The host has no room for another engine.
+    /// The host has no capacity for another engine.
     #[error("the host is full: {0}; stop some engines, or give it more room")]
     NoCapacity(String),
     /// Something else on the host has the port.
     #[error("port {0} is taken by something else on the host")]
     PortTaken(u16),
-    /// It has launched the engine for a later change of its row than the caller's, and has not touched that.
+    /// The backend has launched the engine for a later generation than the caller's, and left that instance
+    /// untouched.
     #[error(
         "the engine was launched again by another orchestrator, or the registry was restored from a backup"
     )]
     Superseded {
-        /// The change that it was launched for.
+        /// The generation for which the engine was launched.
         generation: i64,
     },
-    /// It tried and failed.
+    /// The backend tried and failed.
     #[error("the backend failed: {0}")]
     Failed(String),
 }
 
 impl BackendError {
-    /// Whether it says something about the host, and nothing about the engine that was to be worked on: then that
-    /// stays as it is.
+    /// Whether the error concerns the host and says nothing about the engine in question, whose state then stays
+    /// unchanged.
     pub(crate) const fn is_host_problem(&self) -> bool {
         match self {
             Self::Unreachable(_)
@@ -178,64 +178,68 @@ impl BackendError {
     }
 }
 
-/// A backend's answer.
+/// The future of a backend's call.
 pub(crate) type BackendFuture<'a, T> = BoxFuture<'a, Result<T, BackendError>>;
 
-/// What runs engines.
+/// The interface of what runs engines.
 ///
-/// Every call may be dropped half-way; what it had begun may still happen, and a later call for the same
-/// engine sees to that first. Calls about an engine that is not there do nothing and succeed. Whatever was launched
-/// for a later change than the caller's is left alone, which ends the call as [`BackendError::Superseded`].
+/// Every call may be dropped half-way; what it started may still happen, and a later call for the same engine
+/// deals with that first. Calls for an engine that does not exist do nothing and succeed. An instance launched
+/// for a later generation than the caller's is left untouched, and the call fails with
+/// [`BackendError::Superseded`].
 pub(crate) trait EngineBackend: Send + Sync + 'static {
     /// Whether the backend can be reached.
     fn ping(&self) -> BackendFuture<'_, ()>;
 
-    /// Whether it can launch no image but the deployment's own: then no engine can stay with an earlier one.
+    /// Whether the backend can launch only the deployment's own image, so that no engine can stay on an earlier
+    /// one.
     fn has_single_image(&self) -> bool;
 
     /// Fails unless `image` can be launched.
     fn check_image<'a>(&'a self, image: &'a EngineImage) -> BackendFuture<'a, ()>;
 
-    /// Whether nothing on the host holds `port`. Does not block.
+    /// Whether `port` is free on the host. Does not block.
     fn port_is_free(&self, port: u16) -> bool;
 
-    /// Whether the engine's folder is there, with its brain in it.
+    /// Whether the engine's folder exists and contains its brain.
     fn has_data(&self, engine_id: EngineId) -> BackendFuture<'_, bool>;
 
-    /// Launches an engine, after any earlier process or container of it is gone. Its folder is made by its first
-    /// launch; without it, any other is [`BackendError::DataUnavailable`].
+    /// Launches an engine once any earlier process or container of it is gone. The first launch creates the
+    /// engine's folder; any other launch without that folder fails with [`BackendError::DataUnavailable`].
     fn launch(&self, launch: LaunchSpec) -> BackendFuture<'_, Instance>;
 
-    /// Asks the engine to end, and makes it after `grace`. Returns once it is gone.
+    /// Asks the engine to exit and kills it after `grace`. Returns once it is gone.
     fn stop(&self, target: Target, grace: Duration) -> BackendFuture<'_, ()>;
 
-    /// Ends the engine at once. Returns once it is gone. Its log is kept until its next launch.
+    /// Kills the engine. Returns once it is gone. Its log is kept until its next launch.
     fn kill(&self, target: Target) -> BackendFuture<'_, ()>;
 
-    /// Ends the engine at once and removes what is left of it but its data.
+    /// Kills the engine and removes everything of it except its data.
     fn remove_instance(&self, target: Target) -> BackendFuture<'_, ()>;
 
-    /// Ends the engine at once and removes its data.
+    /// Kills the engine and removes everything of it including its data.
     fn remove_with_data(&self, target: Target) -> BackendFuture<'_, ()>;
 
-    /// Copies the brain of an engine that does not run, in the place of an earlier copy.
+    /// Copies the brain of a stopped engine, replacing any earlier copy.
     fn copy_brain(&self, target: Target) -> BackendFuture<'_, BrainCopy>;
 
-    /// Puts the copy of the brain of an engine that does not run in the brain's place.
+    /// Replaces the brain of a stopped engine by its copy.
     fn restore_brain(&self, target: Target) -> BackendFuture<'_, ()>;
 
-    /// What there is with this deployment's label. From then on the ends of all that run are reported.
+    /// Lists the engines that carry this deployment's label. From then on the exits of all running ones are
+    /// reported.
     fn list(&self) -> BackendFuture<'_, Vec<EngineListing>>;
 
-    /// The ends of instances, from now on.
+    /// Returns a stream of the exits of instances from now on.
     fn exits(&self) -> BoxStream<'static, InstanceExit>;
 
-    /// Whether this instance runs; its end may have been told, and it begun anew. From then on its next end is told.
+    /// Whether this instance runs. Its exit may have been reported and the instance restarted since. From then on
+    /// its next exit is reported.
     fn is_running<'a>(&'a self, instance: &'a Instance) -> BackendFuture<'a, bool>;
 
-    /// The last lines of the engine's log, at most `lines`.
+    /// Returns the last lines of the engine's log, at most `lines`.
     fn log_tail(&self, engine_id: EngineId, lines: usize) -> BackendFuture<'_, Vec<String>>;
 
-    /// The caps that the engine is held to as it runs now; none if it does not run, or is held to none.
+    /// Returns the limits in force on the running engine; `None` if it does not run or has no limits.
     fn resource_limits(&self, engine_id: EngineId) -> BackendFuture<'_, Option<ResourceLimits>>;
 }

@@ -1,7 +1,7 @@
-//! What the orchestrator is told by its operator: `ORCH_*` variables, checked, all faults at once.
+//! The orchestrator's configuration: `ORCH_*` variables, validated, with all errors reported at once.
 //!
-//! The fields are plain typed values, so that a caller that makes its own choices, as `roundhouse up` does,
-//! builds a [`Config`] without any variable.
+//! The fields are plain typed values, so that a caller with its own choices, such as `roundhouse up`, can build a
+//! [`Config`] without any variable.
 
 mod backend;
 mod database;
@@ -21,36 +21,36 @@ pub use self::database::{DatabaseUrl, PostgresUrl};
 pub use crate::fleet::SupervisionRules;
 use crate::keys::MasterKey;
 
-/// The version of this binary: the one that the process backend can run.
+/// The version of this binary, and the only one that the process backend can run.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The network that engines in containers join unless another is named.
 pub const DEFAULT_NETWORK: &str = "engine_net";
 
-/// Variables that the orchestrator makes for each engine itself: nothing may be passed through under them.
+/// Variables that the orchestrator sets for each engine itself and that cannot be passed through.
 const RESERVED_ENGINE_VARS: [&str; 6] =
     ["ENGINE_KEY_HASH", "SQLITE_DB_PATH", "CATALOG_DIR", "ENGINE_HOST", "ENGINE_PORT", "HOME"];
 
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the registry lives.
+    /// The registry's database.
     pub database: DatabaseUrl,
-    /// Seals the engines' keys at rest.
+    /// The key that encrypts the engines' stored keys.
     pub master_key: MasterKey,
-    /// Opens the admin endpoints.
+    /// The key for the admin endpoints.
     pub admin_key: AdminKey,
-    /// What works and should be changed all the same, for the operator to read.
+    /// Warnings for the operator about settings that work but should be changed.
     pub warnings: Vec<&'static str>,
-    /// The image of engines that are provisioned without one.
+    /// The image of engines that are provisioned without an explicit one.
     pub engine_image: EngineImage,
     /// Variables passed through to every engine, with their values.
     pub engine_env: Vec<(String, SecretString)>,
-    /// Where to listen.
+    /// The address to listen on.
     pub address: SocketAddr,
     /// How long a booting engine may take to become healthy.
     pub boot_timeout: Duration,
-    /// Where engines may listen.
+    /// The ports on which engines may listen.
     pub ports: PortRange,
     /// The host in the engines' addresses.
     pub url_host: String,
@@ -64,11 +64,11 @@ pub struct Config {
     pub catalog: PathBuf,
     /// What runs the engines.
     pub backend: BackendKind,
-    /// The name of another host that is off for good, whose engines may be launched anew on this one.
+    /// The name of another host that is permanently off and whose engines may be launched on this one.
     pub take_over_from: Option<String>,
 }
 
-/// The ports that engines may listen on, both ends included.
+/// The ports on which engines may listen, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
     min: u16,
@@ -76,7 +76,7 @@ pub struct PortRange {
 }
 
 impl PortRange {
-    /// The range from `min` to `max`; none if it would be empty or hold port 0.
+    /// Returns the range from `min` to `max`; `None` if it would be empty or contain port 0.
     pub fn new(min: u16, max: u16) -> Option<Self> {
         (1 <= min && min <= max).then_some(Self { min, max })
     }
@@ -91,13 +91,13 @@ impl PortRange {
         self.max
     }
 
-    /// Whether `port` is one of them.
+    /// Whether `port` is in the range.
     pub fn contains(self, port: u16) -> bool {
         (self.min..=self.max).contains(&port)
     }
 }
 
-/// What each variable comes to, one per line. Secrets show that they are set, and no more.
+/// The value of each variable, one per line. Secrets show only that they are set.
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rules, ports, engine_env, .. } = self;
@@ -146,10 +146,10 @@ impl fmt::Display for Config {
     }
 }
 
-/// An admin key that is shorter, or has fewer different characters, can be guessed.
+/// The minimum length, and number of distinct characters, of an admin key that is hard to guess.
 const ADMIN_KEY_MIN_LENGTH: usize = 16;
 const ADMIN_KEY_MIN_DISTINCT: usize = 6;
-/// A master key with fewer different characters is a pattern: of 43 at random there are some thirty.
+/// A master key with fewer distinct characters is a pattern: 43 random ones contain about thirty.
 const MASTER_KEY_MIN_DISTINCT: usize = 12;
 
 impl Config {
@@ -207,7 +207,7 @@ impl Config {
             "ORCH_CATALOG_MOUNT_PATH",
             "the absolute path of a folder that is there",
             beside,
-            // Engines as processes read it where it is; containers get it mounted from the host.
+            // Engines that are processes read it in place; containers get it mounted from the host.
             |text| parse_absolute_path(text).filter(|path| path.is_dir()),
         );
         let take_over_from = reader.text("ORCH_TAKE_OVER_FROM").filter(|host| !host.is_empty());
@@ -234,7 +234,7 @@ impl Config {
     }
 }
 
-/// Where the engines' folders are.
+/// Reads the folder of the engines' folders.
 pub(crate) fn read_data_root(reader: &mut EnvReader<'_>) -> PathBuf {
     reader.parse_or(
         "ORCH_DATA_ROOT_PATH",
@@ -244,22 +244,22 @@ pub(crate) fn read_data_root(reader: &mut EnvReader<'_>) -> PathBuf {
     )
 }
 
-/// Whether `text` reaches us as it is when it is sent as a header.
+/// Whether `text` arrives unchanged when it is sent as a header value.
 fn is_valid_header_value(text: &str) -> bool {
     text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()) && text.trim() == text
 }
 
-/// Whether an admin key is not what anybody would try.
+/// Whether an admin key is hard to guess.
 fn is_strong_admin_key(text: &str) -> bool {
     text.chars().count() >= ADMIN_KEY_MIN_LENGTH && distinct_bytes(text) >= ADMIN_KEY_MIN_DISTINCT
 }
 
-/// Whether a key in base64 can be one that was made at random, and not a pattern that fills the place.
+/// Whether a base64 key looks random, rather than like a placeholder pattern.
 fn is_random_master_key(text: &str) -> bool {
     distinct_bytes(text) >= MASTER_KEY_MIN_DISTINCT
 }
 
-/// Weak keys are warned of and work: a deployment that has one must start after an upgrade too.
+/// Warns of weak keys, which still work: a deployment that has one must start after an upgrade too.
 fn weak_key_warnings(is_random_master: bool, is_strong_admin: bool) -> Vec<&'static str> {
     let master = "ORCH_MASTER_KEY is a pattern and not random bytes: whoever guesses it opens every engine's key. \
                   `roundhouse rekey` changes it.";
@@ -268,12 +268,12 @@ fn weak_key_warnings(is_random_master: bool, is_strong_admin: bool) -> Vec<&'sta
     weak.into_iter().filter(|(is_strong, _)| !is_strong).map(|(_, warning)| warning).collect()
 }
 
-/// How many different bytes `text` has.
+/// The number of distinct bytes in `text`.
 fn distinct_bytes(text: &str) -> usize {
     text.bytes().collect::<HashSet<_>>().len()
 }
 
-/// How engines are supervised: the contract's example values are the defaults.
+/// Reads the supervision rules. The contract's example values are the defaults.
 fn read_rules(reader: &mut EnvReader<'_>) -> SupervisionRules {
     const SECONDS: &str = "seconds above 0, decimals allowed";
     const COUNT: &str = "a whole number above 0";
@@ -318,14 +318,14 @@ fn read_rules(reader: &mut EnvReader<'_>) -> SupervisionRules {
     }
 }
 
-/// A network's name as container engines take it.
+/// Parses a network's name as container engines accept it.
 fn parse_network(text: &str) -> Option<String> {
     let good = text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     good.then(|| text.to_owned())
 }
 
-/// A host as a URL has it; an IPv6 address in brackets.
+/// Parses a host as it appears in a URL, with an IPv6 address in brackets.
 fn parse_url_host(text: &str) -> Option<String> {
     let name = |text: &str| {
         let label = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -350,7 +350,7 @@ fn read_ports(reader: &mut EnvReader<'_>) -> PortRange {
     let max = reader.parse_or("ORCH_PORT_MAX", "a port from 1 to 65535", 9_999, port);
     PortRange::new(min, max).unwrap_or_else(|| {
         let texts = [reader.text("ORCH_PORT_MIN"), reader.text("ORCH_PORT_MAX")];
-        // One that is no port is a fault already.
+        // An invalid port has been reported already.
         if texts.iter().flatten().all(|text| port(text).is_some()) {
             let [_, holds] = texts;
             reader.add_error("ORCH_PORT_MAX", holds, &format!("at least ORCH_PORT_MIN, which is {min}"));
@@ -359,8 +359,8 @@ fn read_ports(reader: &mut EnvReader<'_>) -> PortRange {
     })
 }
 
-/// The variables named in `ORCH_ENGINE_ENV_PASSTHROUGH` that are set. One that is not set, or empty, is left out: the
-/// list names every provider's key, and few deployments have them all.
+/// Reads the variables named in `ORCH_ENGINE_ENV_PASSTHROUGH`. One that is unset or empty is skipped: the list
+/// names every provider's key, and few deployments have them all.
 fn read_engine_env(reader: &mut EnvReader<'_>, env: &dyn Env) -> Vec<(String, SecretString)> {
     const PASSTHROUGH_VARIABLE: &str = "ORCH_ENGINE_ENV_PASSTHROUGH";
     let names = reader.text(PASSTHROUGH_VARIABLE).unwrap_or_default();
@@ -422,7 +422,7 @@ mod tests {
         assert!(config.engine_env.is_empty());
         assert_eq!(config.rules, SupervisionRules::default());
         assert_eq!((config.url_host.as_str(), config.engine_network.as_str()), ("127.0.0.1", "engine_net"));
-        // What is shown is every variable, and no secret.
+        // The output contains every variable and no secret.
         let shown = config.to_string();
         assert!(shown.contains("ORCH_HEALTH_CHECK_INTERVAL_S=30\n"), "{shown}");
         assert!(
@@ -520,7 +520,7 @@ mod tests {
         assert_eq!(config.backend, BackendKind::Docker { socket: "/run/user/1000/docker.sock".into() });
         assert!(config.to_string().contains("ORCH_DOCKER_SOCKET=/run/user/1000/docker.sock"));
         assert_eq!(faults(&docker("tcp://here:2375")), ["ORCH_DOCKER_SOCKET"]);
-        // Processes have none.
+        // The process backend has no socket.
         assert!(Config::from_env(&env(&[("ORCH_DOCKER_SOCKET", "here")])).is_ok());
     }
 }

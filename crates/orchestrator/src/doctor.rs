@@ -1,5 +1,5 @@
-//! `roundhouse doctor`: what no orchestrator puts in order by itself, since it may be somebody's data or somebody's
-//! decision. It looks, also beside a running orchestrator, and changes nothing.
+//! `roundhouse doctor`: reports what no orchestrator repairs by itself, because it may be somebody's data or
+//! needs somebody's decision. It may run beside a running orchestrator, and changes nothing.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,37 +14,37 @@ use crate::backend::{RootMarker, read_marker};
 use crate::config::{BackendKind, DatabaseUrl, read_data_root};
 use crate::registry::{Inventory, OpenRegistryError, inventory};
 
-/// Where the kernel lists the host's TCP sockets, by `proc_net(5)`.
+/// The kernel's lists of the host's TCP sockets, see `proc_net(5)`.
 const SOCKET_TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
-/// A listening socket, in these lists.
+/// The state of a listening socket in these lists.
 const TCP_LISTEN_STATE: &str = "0A";
 
-/// What is looked at.
+/// The scope of the examination.
 #[derive(Clone, Debug)]
 pub struct Doctor {
-    /// Where the registry lives.
+    /// The registry's database.
     pub database: DatabaseUrl,
-    /// Where the engines' folders are.
+    /// The folder that contains the engines' folders.
     pub data_root: PathBuf,
     /// Whether engines run in containers of this host.
     pub uses_containers: bool,
 }
 
-/// Something that a person should look at.
+/// A finding that a person should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// The folder of all engines does not hold this deployment's data.
+    /// The data root does not hold this deployment's data.
     ForeignDataRoot {
         /// The folder.
         folder: PathBuf,
-        /// The deployment that it belongs to; none if it belongs to none, or is not there.
+        /// The deployment that the folder belongs to; `None` if it belongs to none or does not exist.
         deployment: Option<String>,
     },
-    /// Engines that the registry knows, without their folders.
+    /// Engines of the registry whose folders are missing.
     EnginesWithoutFolder(BTreeSet<String>),
-    /// A folder of an engine that the registry does not know.
+    /// An engine's folder that the registry does not know.
     FolderWithoutEngine(PathBuf),
-    /// Ports on which services of this host listen on all addresses, so that containers reach them.
+    /// Ports on which services of this host listen on all addresses, so that containers can reach them.
     OpenToContainers(BTreeSet<u16>),
 }
 
@@ -89,7 +89,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Why nothing could be looked at. Its text is for the person who asked.
+/// Why nothing could be examined. The text is for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum DoctorError {
     /// The registry cannot be read.
@@ -97,14 +97,14 @@ pub enum DoctorError {
     Registry {
         /// The registry.
         database: DatabaseUrl,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It is no registry, or one of a later version.
+    /// The database is not a registry, or one of a later version.
     #[error("{database} is not a registry that this version of roundhouse knows")]
     NotARegistry {
-        /// What it is not.
+        /// The database in question.
         database: DatabaseUrl,
     },
     /// The engines' folders cannot be listed.
@@ -112,7 +112,7 @@ pub enum DoctorError {
     Folder {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The error of the listing.
         #[source]
         source: io::Error,
     },
@@ -129,10 +129,10 @@ impl Doctor {
         reader.finish(doctor)
     }
 
-    /// Looks. The registry is read after the folders: an engine that is made meanwhile has its row first.
+    /// Examines the deployment. The registry is read after the folders: an engine created meanwhile gets its row
+    /// first.
     ///
-    /// # Errors
-    /// See [`DoctorError`].
+    /// # Errors Returns a [`DoctorError`] if the registry or the engines' folders cannot be read.
     pub async fn run(&self) -> Result<Vec<Finding>, DoctorError> {
         let folders = self.engine_folders()?;
         let known = self.inventory().await?;
@@ -150,7 +150,7 @@ impl Doctor {
         Ok(findings)
     }
 
-    /// What is wrong with the folder that holds all others.
+    /// Checks the folder that contains all engines' folders.
     fn check_data_root(&self, known: &Inventory) -> Result<Option<Finding>, DoctorError> {
         let folder = || self.data_root.clone();
         let Some(id) = &known.deployment_id else { return Ok(None) };
@@ -158,7 +158,7 @@ impl Doctor {
         let deployment = match marked.map_err(|source| DoctorError::Folder { folder: folder(), source })? {
             RootMarker::Ours => return Ok(None),
             RootMarker::OtherDeployment(id) => Some(id),
-            // It is marked before the first launch, or by the next one of a version that marks.
+            // The folder is marked before the first launch, or by the next launch of a version that marks.
             RootMarker::Unmarked | RootMarker::Missing if known.settled.is_empty() => return Ok(None),
             RootMarker::Unmarked if known.settled.iter().any(|id| self.data_root.join(id).is_dir()) => {
                 return Ok(None);
@@ -168,7 +168,7 @@ impl Doctor {
         Ok(Some(Finding::ForeignDataRoot { folder: folder(), deployment }))
     }
 
-    /// The folders that are named like an engine's, in order.
+    /// Returns the folders that are named like an engine's, sorted.
     fn engine_folders(&self) -> Result<Vec<(String, PathBuf)>, DoctorError> {
         let failed = |source| DoctorError::Folder { folder: self.data_root.clone(), source };
         let entries = match fs::read_dir(&self.data_root) {
@@ -190,7 +190,7 @@ impl Doctor {
     async fn inventory(&self) -> Result<Inventory, DoctorError> {
         let database = || self.database.clone();
         let unreadable = |source| DoctorError::Registry { database: database(), source };
-        // SQLite does not say why it cannot open a file.
+        // SQLite does not report why it cannot open a file.
         if let DatabaseUrl::Sqlite(path) = &self.database {
             fs::File::open(path).map_err(|error| unreadable(error.into()))?;
         }
@@ -204,14 +204,14 @@ impl Doctor {
     }
 }
 
-/// The ports on which something listens on all addresses of this host.
+/// Returns the ports on which something listens on all addresses of this host.
 fn open_ports() -> BTreeSet<u16> {
-    // A kernel without IPv6 has no list of it.
+    // A kernel without IPv6 has no such list.
     let lists = SOCKET_TABLES.iter().filter_map(|file| fs::read_to_string(Path::new(file)).ok());
     lists.flat_map(|list| ports_open_to_all(&list)).collect()
 }
 
-/// Of a list of sockets: the ports of those that listen on all addresses.
+/// Returns the ports of a socket list on which something listens on all addresses.
 fn ports_open_to_all(list: &str) -> Vec<u16> {
     let open = list.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);

@@ -1,9 +1,9 @@
-//! The rules: who gets an engine, which moves are legal, what waits for what.
+//! The rules of the orchestrator: who gets an engine, which transitions are legal, and what waits for what.
 //!
-//! A change of an engine is claim → act → settle: its row is claimed by compare-and-swap, the backend acts,
-//! and the next state is committed with its audit row. The table in [`lifecycle`] says which change is legal.
-//! Each change flies as a task of its own ([`operation`]), so that callers share it and none of them cancels it by
-//! hanging up.
+//! Every change of an engine follows claim → act → settle: its row is claimed by compare-and-swap, the backend
+//! acts, and the next state is committed together with its audit row. The table in [`lifecycle`] decides which
+//! change is legal. Each change runs in a task of its own ([`operation`]), so that callers share it and a caller
+//! who disconnects does not cancel it.
 
 mod audit_feed;
 mod auth_failure_log;
@@ -73,10 +73,12 @@ use crate::fault_injection::{self, Mutation};
 use crate::keys::Vault;
 use crate::registry::{AuditEntry, EngineRow, NextState, PortAllocator, Registry, RegistryError};
 
-/// What a change may take beyond a boot: at least what the backend's calls around it may take together.
+/// Time that an operation may take beyond its boot: at least the sum of the timeouts of the backend calls around
+/// it.
 const OPERATION_OVERHEAD: Duration = Duration::from_secs(40);
 
-/// Exits that a booting engine may fall behind before it misses its own: it looks up once per poll.
+/// Exits by which a booting engine may lag behind the channel before it misses its own; it reads the channel once
+/// per poll.
 const EXIT_CHANNEL_CAPACITY: usize = 4_096;
 
 /// All engines of one deployment.
@@ -89,7 +91,7 @@ pub struct Fleet {
     ports: PortAllocator,
     clock: Arc<dyn Clock>,
     products: ProductCache,
-    /// Held by whoever replaces a policy: one after the other.
+    /// Serializes policy replacements.
     policy_update_lock: Arc<tokio::sync::Mutex<()>>,
     rate_limiter: RateLimiter,
     operations: Arc<Operations>,
@@ -102,27 +104,27 @@ pub struct Fleet {
     auth_failures: AuthFailureLog,
     exits: broadcast::Sender<InstanceExit>,
     ready: watch::Sender<bool>,
-    /// Streams that would never end by themselves end with this.
+    /// Cancels the streams that would never end by themselves.
     stream_shutdown: CancellationToken,
 }
 
-/// What the rules are told by the configuration.
+/// The part of the configuration that the rules depend on.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// This process, as claims name it.
+    /// The name of this process in claims.
     pub(crate) claim_owner: String,
-    /// The image of engines that do not ask for one.
+    /// The image of engines that do not request one.
     pub(crate) engine_image: EngineImage,
-    /// Variables passed through to every engine.
+    /// Environment variables passed through to every engine.
     pub(crate) engine_env: Vec<(String, SecretString)>,
     pub(crate) boot_timeout: Duration,
     pub(crate) ports: PortRange,
-    /// The host in engines' addresses, as their callers reach them.
+    /// The host in engine URLs, as callers reach it.
     pub(crate) url_host: String,
     pub(crate) rules: SupervisionRules,
 }
 
-/// What the fleet stands on.
+/// The dependencies of a fleet.
 pub(crate) struct FleetDeps {
     pub(crate) registry: Registry,
     pub(crate) vault: Vault,
@@ -167,23 +169,23 @@ impl Fleet {
         })
     }
 
-    /// Whether the registry has been compared with what runs: until then nothing is served.
+    /// Whether the registry has been compared with the running instances. Nothing is served before that.
     pub(crate) fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
 
-    /// Waits until it has been compared.
+    /// Waits until the first reconciliation is done.
     pub async fn ready(&self) {
         // The sender lives as long as the fleet.
         let _ = self.ready.subscribe().wait_for(|ready| *ready).await;
     }
 
-    /// Notes that the key in `header` of the request at hand was refused.
+    /// Records that the key in `header` of the current request was refused.
     pub(crate) fn log_auth_failure(&self, header: &'static str, client: Option<IpAddr>) {
         self.auth_failures.log(header, client, self.clock.monotonic());
     }
 
-    /// How long a caller waits at most, whatever happens.
+    /// The longest time that any caller waits for an operation.
     fn operation_timeout(&self) -> Duration {
         self.settings.boot_timeout + OPERATION_OVERHEAD
     }
@@ -192,14 +194,14 @@ impl Fleet {
         self.clock.now()
     }
 
-    /// Settles a change in the registry, and tells the supervisor.
+    /// Settles a change in the registry and notifies the supervisor.
     async fn settle(
         &self,
         row: &EngineRow,
         next: NextState,
         entry: Option<&AuditEntry>,
     ) -> Result<Option<EngineRow>, RegistryError> {
-        // Before the commit: what is due some time from now is due then, whatever becomes of the wall clock.
+        // Read before the commit, so that a change of the wall clock does not move what is due.
         let (now, wall) = (self.now_mono_millis(), self.now());
         let wanted = matches!(next, NextState::Running { on_demand: true, .. });
         let moves = !matches!(next, NextState::Unchanged | NextState::KeyRotated(_));
@@ -221,17 +223,17 @@ impl Fleet {
         Ok(settled)
     }
 
-    /// The answers that last.
+    /// The limiter of long-lived responses.
     pub(crate) const fn stream_limiter(&self) -> &StreamLimiter {
         &self.stream_limiter
     }
 
-    /// The figures for the operator's monitoring.
+    /// The metrics for the operator's monitoring.
     pub(crate) const fn telemetry(&self) -> &Telemetry {
         &self.telemetry
     }
 
-    /// These figures, in the `OpenMetrics` text format.
+    /// The operator's metrics in the `OpenMetrics` text format.
     pub(crate) fn open_metrics(&self) -> String {
         self.telemetry.encode(self.supervision.len(), self.operations.len())
     }
@@ -241,12 +243,12 @@ impl Fleet {
         self.stream_shutdown.cancel();
     }
 
-    /// Waits for the changes under way, at most for `limit`.
+    /// Waits for the operations under way, for `limit` at most.
     pub(crate) async fn drained(&self, limit: Duration) {
         self.operations.drained(limit).await;
     }
 
-    /// Returns when another orchestrator has taken the registry over.
+    /// Returns when another orchestrator has taken over the registry.
     pub(crate) async fn lost_leadership(&self) {
         self.registry.lost_leadership().await;
     }
@@ -256,7 +258,7 @@ impl Fleet {
         self.registry.close().await;
     }
 
-    /// Whether neither the registry nor a disk has anything to do.
+    /// Whether the registry and the disks have no work in progress.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.registry.is_idle() && self.backend.is_idle()
@@ -267,7 +269,7 @@ impl Fleet {
         &self.registry
     }
 
-    /// Drops every change where it stands, as a kill does.
+    /// Aborts every operation at its current await point, as a kill does.
     pub(crate) fn abort_operations(&self) {
         self.operations.abort_all();
     }

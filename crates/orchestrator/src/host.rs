@@ -1,27 +1,28 @@
-//! Which host a deployment's engines run on.
+//! The host on which a deployment's engines run.
 //!
-//! Engines run on the host of their orchestrator. A standby on another host that took over a registry would list
-//! nothing of what runs on the first, take all of it for dead, and launch it anew beside what lives on. So the registry
-//! knows its host, and only an operator who made sure that the other host is off lets the deployment move.
+//! Engines run on their orchestrator's host. A standby on another host that took over a registry would see none
+//! of the engines that run on the first, consider them all dead, and launch them again beside the running ones.
+//! So the registry records its host, and only an operator who has made sure that the other host is off may move
+//! the deployment.
 
 use std::fmt::{self, Write as _};
 use std::fs;
 
 use sha2::{Digest as _, Sha256};
 
-/// Where the system keeps the host's identity, by `machine-id(5)`.
+/// The file of the host's identity, see `machine-id(5)`.
 const MACHINE_ID_PATH: &str = "/etc/machine-id";
 
-/// A host: what tells it from all others, and its name for people.
+/// A host: a unique id, and a name for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// Derived from the machine id, which is not to be shown as it is.
+    /// Derived from the machine id, which must not be exposed itself.
     id: String,
     pub(crate) name: String,
 }
 
 impl Host {
-    /// This host; none where it has no identity, as most containers have none.
+    /// Returns this host; `None` if it has no identity, as most containers have none.
     pub(crate) fn current() -> Option<Self> {
         let machine_id = fs::read_to_string(MACHINE_ID_PATH).ok()?;
         let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -33,20 +34,20 @@ impl Host {
         let is_one = machine_id.len() == 32 && machine_id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let digest = Sha256::digest(format!("roundhouse host {machine_id}"));
         let id = digest.iter().take(16).fold(String::new(), |mut id, byte| {
-            // A string takes whatever is written to it.
+            // Writing to a string cannot fail.
             let _ = write!(id, "{byte:02x}");
             id
         });
         is_one.then_some(Self { id, name })
     }
 
-    /// Reads what `Display` writes.
+    /// Parses the output of `Display`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (id, name) = text.split_once(' ')?;
         Some(Self { id: id.to_owned(), name: name.to_owned() })
     }
 
-    /// Whether it is the same host, whatever it is called.
+    /// Whether both are the same host, regardless of the name.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.id == other.id
     }

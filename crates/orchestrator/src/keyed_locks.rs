@@ -1,4 +1,4 @@
-//! A lock per key, made when first wanted and gone when nobody wants it.
+//! One lock per key, created on first use and removed when nobody holds or awaits it.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 
-/// One holder at a time per key; waiters come in order.
+/// Admits one holder at a time per key; waiters are served in order.
 pub(crate) struct KeyedLocks<K> {
     locks: Mutex<HashMap<K, Weak<tokio::sync::Mutex<()>>>>,
 }
@@ -29,7 +29,7 @@ impl<K: Eq + Hash> KeyedLocks<K> {
         if let Some(lock) = locks.get(&key).and_then(Weak::upgrade) {
             return lock;
         }
-        // The moment to look for those that nobody holds any more: a new one is about to be added.
+        // Removes unused locks here because a new one is about to be added.
         locks.retain(|_, lock| lock.strong_count() > 0);
         let lock = Arc::default();
         locks.insert(key, Arc::downgrade(&lock));

@@ -1,14 +1,14 @@
-//! What the orchestrator seals under the deployment's master key.
+//! The secrets that the orchestrator seals under the deployment's master key.
 
 pub(crate) use service::vault::Vault;
 pub use service::vault::{KeyError, MasterKey};
 
-/// What a sealed secret is for.
+/// The purpose of a sealed secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The plaintext engine key, for the product.
+    /// The plaintext engine key, which products get.
     EngineKey,
-    /// The key under which the engine seals its own credentials.
+    /// The key with which the engine seals its own credentials.
     EngineSecrets,
     /// A known text that shows whether the master key is the right one.
     KeyCheck,

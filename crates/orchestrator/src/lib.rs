@@ -1,8 +1,8 @@
-//! Registers products and keeps one engine per user: provisioned, woken, watched, put to rest, destroyed.
+//! Registers products and keeps one engine per user: provisions, wakes, monitors, stops and deletes it.
 //!
-//! [`Orchestrator::open`] takes hold of the registry, [`Orchestrator::serve`] answers over HTTP. Inside, `http`
-//! calls `fleet`, the rules; these call `registry`, what lasts, and `backend`, where engines run. Nothing points
-//! back up.
+//! [`Orchestrator::open`] locks and opens the registry; [`Orchestrator::serve`] answers over HTTP. Inside, `http`
+//! calls `fleet` (the rules), which calls `registry` (persistent state) and `backend` (where engines run). No
+//! layer depends on one above it.
 
 mod backend;
 pub mod config;

@@ -1,4 +1,4 @@
-//! One orchestrator: opened on its registry, served, closed.
+//! The orchestrator as a whole: opened on its registry, served, closed.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -25,18 +25,19 @@ use crate::http;
 use crate::keys::{KeyError, Purpose, Vault};
 use crate::registry::{DEPLOYMENT_ID, HOST, KEY_CHECK, OpenRegistryError, Registry, RegistryError};
 
-/// What the canary says. Known to all: it shows only whether the master key is the one that sealed it.
+/// The plaintext of the key check value. It is no secret: it shows only whether the master key is the one that
+/// sealed it.
 pub(crate) const KEY_CHECK_TEXT: &str = "roundhouse";
 
-/// How often a standby looks whether the registry is free.
+/// How often a standby checks whether the registry is free.
 const STANDBY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long requests, and the changes that they began, may take to finish at shutdown.
+/// How long requests, and the operations they started, may take to finish at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How much longer than [`DRAIN_TIMEOUT`] the background tasks and the registry's connections may take to end. What hangs
-/// then, as the server of a database may, is abandoned: claims are settled at the next start, and the locks go with
-/// the process.
+/// How much longer than [`DRAIN_TIMEOUT`] the background tasks and the registry's connections may take to end.
+/// Whatever hangs then, as a database server may, is abandoned: claims are settled at the next start, and the
+/// locks end with the process.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
 const SERVE_LIMITS: ServeLimits = ServeLimits {
@@ -45,20 +46,20 @@ const SERVE_LIMITS: ServeLimits = ServeLimits {
     drain_timeout: DRAIN_TIMEOUT,
 };
 
-/// An orchestrator that holds its registry.
+/// An orchestrator that holds its registry's lock.
 pub struct Orchestrator {
     fleet: Arc<Fleet>,
     admin_key: AdminKey,
 }
 
-/// What an orchestrator does beside answering.
+/// The tasks that an orchestrator runs in addition to serving requests.
 struct BackgroundTasks {
     shutdown: CancellationToken,
     tasks: TaskTracker,
 }
 
 impl BackgroundTasks {
-    /// Ends the tasks. One that still waits for a backend or a database at `deadline` is left behind.
+    /// Stops the tasks. One that still waits for a backend or a database at `deadline` is abandoned.
     async fn stop(self, deadline: Instant) {
         self.shutdown.cancel();
         self.tasks.close();
@@ -71,10 +72,10 @@ impl BackgroundTasks {
     }
 }
 
-/// Why an orchestrator cannot begin. Its text is for the person who began it.
+/// Why an orchestrator cannot start. The text is for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another orchestrator has the registry.
+    /// Another orchestrator holds the registry.
     #[error(
         "the registry {database} is in use: {holder} holds it. One orchestrator runs per database: stop that one, or \
          give this one a database of its own"
@@ -82,10 +83,10 @@ pub enum OpenError {
     InUse {
         /// The registry.
         database: DatabaseUrl,
-        /// Who has it.
+        /// The holder of the lock.
         holder: LockHolder,
     },
-    /// A later version wrote the registry.
+    /// A later version of the program wrote the registry.
     #[error(
         "the registry {database} was written by a later version of roundhouse (its schema has version {found}, this \
          binary knows up to {known}): run that version, or restore a backup from before the upgrade"
@@ -93,34 +94,34 @@ pub enum OpenError {
     SchemaTooNew {
         /// The registry.
         database: DatabaseUrl,
-        /// Its schema's version.
+        /// The version of its schema.
         found: i64,
-        /// The last version that this binary knows.
+        /// The latest schema version that this binary supports.
         known: i64,
     },
-    /// The registry is no database.
+    /// The registry's file is not a SQLite database.
     #[error(
         "the registry {database} is not a SQLite database, or a damaged one: check the path, or restore a backup"
     )]
     Corrupt {
         /// The registry.
         database: DatabaseUrl,
-        /// What SQLite said.
+        /// The error that SQLite returned.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// What is there is no registry.
+    /// The database contains something other than a registry.
     #[error(
         "{database} holds a table `{table}` that is not roundhouse's: give the registry a file or a database of \
          its own"
     )]
     ForeignTables {
-        /// Where the registry should be.
+        /// The database that was to hold the registry.
         database: DatabaseUrl,
-        /// One of the tables.
+        /// One of the foreign tables.
         table: String,
     },
-    /// The server of the registry's database does not let it be used.
+    /// The registry's database server denies access.
     #[error(
         "the server of the registry {database} refuses: {reason}. Check ORCH_DATABASE_URL: the database must be \
          there, and its user must be let in and may create tables"
@@ -128,19 +129,19 @@ pub enum OpenError {
     Refused {
         /// The registry.
         database: DatabaseUrl,
-        /// What the server said.
+        /// The server's message.
         reason: String,
     },
-    /// The server of the registry's database is out of reach.
+    /// The registry's database server is unreachable.
     #[error("the registry {database} cannot be reached: check ORCH_DATABASE_URL, the server and the network")]
     Unreachable {
         /// The registry.
         database: DatabaseUrl,
-        /// What was tried.
+        /// The error of the connection attempt.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Another orchestrator has the registry now.
+    /// Another orchestrator has taken over the registry.
     #[error("another orchestrator has taken over the registry {database}; this one ends")]
     LostLeadership {
         /// The registry.
@@ -157,7 +158,7 @@ pub enum OpenError {
         database: DatabaseUrl,
         /// The other host's name.
         host: String,
-        /// How many run there, or were being changed.
+        /// The number of engines that run there or have an unfinished operation.
         engines: u64,
     },
     /// The registry cannot be used.
@@ -165,7 +166,7 @@ pub enum OpenError {
     Registry {
         /// The registry.
         database: DatabaseUrl,
-        /// What failed.
+        /// The underlying error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -179,10 +180,10 @@ pub enum OpenError {
         /// The registry.
         database: DatabaseUrl,
     },
-    /// The network that the engines are to join is not as it must be.
+    /// The network for the engines is not set up as required.
     #[error(transparent)]
     Network(NetworkError),
-    /// The operating system gave no randomness.
+    /// The operating system returned no random bytes.
     #[error("no key could be made")]
     KeyGeneration(#[source] KeyError),
 }
@@ -209,7 +210,7 @@ impl OpenError {
 }
 
 impl Orchestrator {
-    /// Takes hold of the registry and the master key. Nothing runs yet.
+    /// Opens and locks the registry, and checks the master key. Nothing runs yet.
     pub async fn open(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let vault = Vault::new(&config.master_key).map_err(OpenError::KeyGeneration)?;
         let (registry, deployment_id) = open_registry(&config, &vault, clock.as_ref()).await?;
@@ -221,8 +222,8 @@ impl Orchestrator {
         let backend: Arc<dyn EngineBackend> = match &config.backend {
             BackendKind::Process => {
                 let options = process::Options {
-                    // Whatever becomes of the file: an upgrade in place changes no running orchestrator's
-                    // engines.
+                    // Stays valid whatever happens to the file: an upgrade in place does not change the engines
+                    // of a running orchestrator.
                     program: PathBuf::from("/proc/self/exe"),
                     deployment_id,
                     data_root: config.data_root.clone(),
@@ -247,7 +248,7 @@ impl Orchestrator {
         Ok(Self::from_parts(config, FleetDeps { registry, vault, backend, data, probe, clock }))
     }
 
-    /// An orchestrator over parts that are open already.
+    /// Builds an orchestrator from parts that are already open.
     pub(crate) fn from_parts(config: Config, parts: FleetDeps) -> Self {
         let settings = Settings {
             claim_owner: Uuid::now_v7().simple().to_string(),
@@ -262,14 +263,14 @@ impl Orchestrator {
         Self { fleet, admin_key: config.admin_key }
     }
 
-    /// The rules, for a caller in the same process.
+    /// The fleet, for a caller in the same process.
     pub fn fleet(&self) -> &Arc<Fleet> {
         &self.fleet
     }
 
-    /// Opens an orchestrator and serves it on `listener` until `shutdown`. Answers from the first moment on: 503
-    /// until the registry is open, also for as long as another orchestrator holds it: then this one is its
-    /// standby, and takes over when that one ends.
+    /// Opens an orchestrator and serves it on `listener` until `shutdown`. It answers from the first moment on:
+    /// with 503 until the registry is open, which includes the time in which another orchestrator holds it. Until
+    /// that one ends, this one is its standby; then it takes over.
     pub async fn run(
         config: Config,
         clock: Arc<dyn Clock>,
@@ -295,7 +296,7 @@ impl Orchestrator {
             let deadline = Instant::now() + DRAIN_TIMEOUT + CLOSE_GRACE;
             orchestrator.fleet.end_streams();
             if deposed {
-                // What it does now comes to nothing: the registry takes no word of it.
+                // Its work is useless now: the registry refuses its writes.
                 work.shutdown.cancel();
                 served.cancel();
                 orchestrator.fleet.abort_operations();
@@ -310,7 +311,7 @@ impl Orchestrator {
         if deposed { Err(OpenError::LostLeadership { database }) } else { Ok(()) }
     }
 
-    /// Opens, as soon as no other orchestrator holds the registry.
+    /// Opens the registry as soon as no other orchestrator holds it.
     async fn open_or_stand_by(config: Config, clock: Arc<dyn Clock>) -> Result<Self, OpenError> {
         let mut held_by = None;
         loop {
@@ -323,7 +324,7 @@ impl Orchestrator {
                     held_by = Some(holder);
                     clock.sleep(STANDBY_POLL_INTERVAL).await;
                 }
-                // A standby outlives what the one that it waits for outlives.
+                // A standby survives every outage that the active orchestrator survives.
                 Err(error @ OpenError::Unreachable { .. }) if held_by.is_some() => {
                     let error: &dyn std::error::Error = &error;
                     tracing::warn!(
@@ -337,8 +338,8 @@ impl Orchestrator {
         }
     }
 
-    /// Serves on `listener` until `shutdown`: at once with 503, fully as soon as the registry has been compared
-    /// with what runs. Then finishes what is in flight, in 30 seconds at most. Engines keep running.
+    /// Serves on `listener` until `shutdown`: at first with 503, fully once the registry has been reconciled with
+    /// the running engines. Then finishes the requests in flight within 30 seconds. Engines keep running.
     pub async fn serve(&self, listener: TcpListener, shutdown: CancellationToken) {
         let address = listener.local_addr().ok();
         tracing::info!(address = address.as_ref().map(SocketAddr::to_string), "The orchestrator listens.");
@@ -355,7 +356,7 @@ impl Orchestrator {
         work.stop(deadline).await;
     }
 
-    /// Begins all that an orchestrator does beside answering.
+    /// Starts all tasks that an orchestrator runs in addition to serving requests.
     fn spawn_background_tasks(&self) -> BackgroundTasks {
         let keeping = CancellationToken::new();
         let tasks = TaskTracker::new();
@@ -366,7 +367,7 @@ impl Orchestrator {
         BackgroundTasks { shutdown: keeping, tasks }
     }
 
-    /// Closes the registry. A change still under way is left, and settled at the next start.
+    /// Closes the registry. An unfinished operation is left as it is and settled at the next start.
     pub async fn close(self) {
         self.close_by(Instant::now() + DRAIN_TIMEOUT).await;
     }
@@ -383,7 +384,7 @@ impl Orchestrator {
     }
 }
 
-/// Opens the registry, and makes sure that the master key is the one that its keys are sealed under.
+/// Opens the registry, and checks that the master key is the one under which its keys are sealed.
 async fn open_registry(
     config: &Config,
     vault: &Vault,
@@ -407,11 +408,11 @@ async fn open_registry(
     Ok((registry, deployment_id))
 }
 
-/// Makes sure that no engine runs on another host than `here`, where this is known, and that the next orchestrator
-/// knows this one's.
+/// Checks that no engine runs on a host other than `here`, if it is known, and records `here` for the next
+/// orchestrator.
 async fn check_host(config: &Config, registry: &Registry, here: Option<Host>) -> Result<(), OpenError> {
     let database = &config.database;
-    // A SQLite file is on the host that uses it, and its lock with it: who moves it has ended what used it.
+    // A SQLite file and its lock are on the host that uses it: whoever moves the file has stopped its user.
     let Some(here) = here.filter(|_| matches!(database, DatabaseUrl::Postgres(_))) else { return Ok(()) };
     let failed = |error| registry_error(database, error);
     let last = registry.get_or_insert_meta(HOST, &here.to_string()).await.map_err(failed)?;

@@ -1,5 +1,5 @@
-//! `roundhouse orchestrator --check`: whether what the configuration names is there and can be used. It looks, also beside a
-//! running orchestrator, and makes nothing.
+//! `roundhouse orchestrator --check`: checks that everything the configuration names exists and is usable. It
+//! only reads, may run beside a running orchestrator, and creates nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::backend::{BackendError, EngineBackend as _};
 use crate::config::{BackendKind, Config, DatabaseUrl};
 use crate::registry::check_usable;
 
-/// How long the database and the backend are each waited for.
+/// How long to wait for the database and for the backend.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Something that an orchestrator of this configuration would lack. Its text is for the operator.
+/// A requirement of an orchestrator with this configuration that is not met. The text is for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
     /// The registry cannot be used.
@@ -30,11 +30,11 @@ pub enum PreflightError {
     RegistryFile {
         /// The file.
         file: PathBuf,
-        /// Why.
+        /// The error of the file access.
         #[source]
         source: io::Error,
     },
-    /// A folder can be neither used nor made.
+    /// A folder can be neither used nor created.
     #[error(
         "{folder} ({variable}) cannot be used: it must be a folder that this user can write to, or one that can be made"
     )]
@@ -43,21 +43,21 @@ pub enum PreflightError {
         variable: &'static str,
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The error of the folder access.
         #[source]
         source: io::Error,
     },
-    /// What runs the engines cannot be used.
+    /// The backend cannot run engines.
     #[error("engines cannot be run ({variable}): {fault}")]
     Backend {
-        /// The variable that is to be looked at.
+        /// The variable to check.
         variable: &'static str,
-        /// What is wrong.
+        /// The problem that was found.
         fault: String,
     },
 }
 
-/// All that is lacking; none where an orchestrator could begin.
+/// Returns all unmet requirements; the list is empty if an orchestrator could start.
 pub async fn preflight(config: &Config) -> Vec<PreflightError> {
     let mut lacks = Vec::new();
     lacks.extend(check_registry(&config.database).await.err());
@@ -78,14 +78,14 @@ async fn check_registry(database: &DatabaseUrl) -> Result<(), PreflightError> {
     looked.map_err(|error| PreflightError::Registry(OpenError::from_registry_error(database.clone(), error)))
 }
 
-/// Whether the registry's file is there. It and what stands beside it while it is in use must be writable where they are
-/// there, and their folder too.
+/// Returns whether the registry's file exists. It and the files beside it while it is in use must be writable
+/// where they exist, and their folder too.
 fn check_registry_file(path: &Path) -> Result<bool, PreflightError> {
     const DATABASE_VARIABLE: &str = "ORCH_DATABASE_URL";
     let lack = |file: PathBuf, source: io::Error| PreflightError::RegistryFile { file, source };
     let file = std::path::absolute(path).map_err(|error| lack(path.to_owned(), error))?;
     check_folder(DATABASE_VARIABLE, file.parent().unwrap_or(Path::new("/")))?;
-    // Where it is a link, SQLite works beside what it leads to.
+    // If it is a symbolic link, SQLite creates its files beside the link's target.
     let file = match file.canonicalize() {
         Ok(real) if real != file => {
             check_folder(DATABASE_VARIABLE, real.parent().unwrap_or(Path::new("/")))?;
@@ -104,7 +104,7 @@ fn check_registry_file(path: &Path) -> Result<bool, PreflightError> {
     Ok(file.exists())
 }
 
-/// Whether `folder` can be written to or, where it is not there, made.
+/// Checks that `folder` can be written to or, if it does not exist, created.
 fn check_folder(variable: &'static str, folder: &Path) -> Result<(), PreflightError> {
     let lack = |source| PreflightError::Folder { variable, folder: folder.to_owned(), source };
     let absolute = std::path::absolute(folder).map_err(lack)?;
@@ -127,7 +127,7 @@ async fn check_backend(config: &Config) -> Result<(), PreflightError> {
     let options = docker::Options {
         socket: socket.clone(),
         network: config.engine_network.clone(),
-        // Of no deployment: nothing is looked for by it.
+        // Belongs to no deployment: it is not used for any lookup.
         deployment_id: String::new(),
         data_root: config.data_root.clone(),
         catalog: config.catalog.clone(),

@@ -1,9 +1,9 @@
-//! What must last: products, engines and the ledger. The only room that writes SQL.
+//! The registry: persistent products, engines and the audit log. The only module of the crate that writes SQL.
 //!
-//! The queries are one set for every database that `sqlx`'s `Any` driver speaks. Every transaction that claims
-//! or moves an engine, or writes the ledger, goes through [`audit_log::ProductTx`], which first takes the product's
-//! row: that serializes a product's changes, so that quota, port, state and audit row are judged and written
-//! together.
+//! One set of queries serves every database that `sqlx`'s `Any` driver supports. Every transaction that claims or
+//! changes an engine, or writes the audit log, goes through [`audit_log::ProductTx`], which first locks the
+//! product's row. This serializes the changes of a product, so that quota, port, state and audit row are checked
+//! and written together.
 
 mod access;
 mod activity;
@@ -62,45 +62,45 @@ pub(crate) use verify::{Inventory, check_usable, inventory, registry_exists};
 
 use crate::keyed_locks::KeyedLocks;
 
-/// One engine at most sits at each: a product's user.
+/// The product and user that own an engine; each pair owns at most one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EngineOwner {
     pub(crate) product_id: ProductId,
     pub(crate) user_id: contract::UserId,
 }
 
-/// The registry of one deployment, held by this process alone.
+/// The registry of one deployment, locked by this process.
 pub(crate) struct Registry {
-    /// On SQLite one connection: it has one writer, and waiting for it here is fair and wakes at once, where its
-    /// own busy handler polls.
+    /// The write pool. On SQLite it has one connection: SQLite allows one writer, and waiting for the pool is
+    /// fair and wakes at once, whereas SQLite's busy handler polls.
     writes: AnyPool,
     reads: AnyPool,
     hot_read_pool: HotReadPool,
     notifier: Arc<Notifier>,
-    /// Held by whoever changes a product, before a connection is taken: of one product's callers one waits for its row in
-    /// the database, and the connections are the other products'.
+    /// Acquired by whoever changes a product before a connection is taken: at most one caller per product waits
+    /// for its row in the database, which leaves the connections to the other products.
     product_locks: KeyedLocks<ProductId>,
-    /// Rows that this version cannot read.
+    /// The rows that this version cannot read.
     unreadable_rows: UnreadableRows,
-    /// How often the hot read was made.
+    /// The number of hot reads executed.
     #[cfg(test)]
     hot_reads: std::sync::atomic::AtomicUsize,
-    /// Held as long as the registry is open.
+    /// The lock held for as long as the registry is open.
     lock: RegistryLock,
 }
 
-/// What keeps other orchestrators out.
+/// The lock that excludes other orchestrators.
 enum RegistryLock {
-    /// On a file beside the SQLite file.
+    /// A lock on a file beside the SQLite file.
     File { _lock: FileLock },
-    /// In a PostgreSQL database.
+    /// The leader lock in a PostgreSQL database.
     Session(LeaderLock),
 }
 
 impl Registry {
-    /// Closes the connections, which folds SQLite's log back into the file.
+    /// Closes the connections, which checkpoints SQLite's WAL into the database file.
     pub(crate) async fn close(&self) {
-        // SQLite folds its log when the last connection closes, which must be one that may write.
+        // SQLite checkpoints its WAL when the last connection closes, which must be a writable one.
         self.hot_read_pool.close();
         self.reads.close().await;
         self.writes.close().await;
@@ -109,14 +109,15 @@ impl Registry {
         }
     }
 
-    /// Begins a transaction that writes without a product's ledger, while the registry is still ours.
+    /// Begins a transaction that writes without a product's audit log, after checking that this process still
+    /// leads.
     async fn begin(&self) -> Result<Transaction<'static, Any>, RegistryError> {
         let mut transaction = with_deadline(self.writes.begin()).await?;
         self.check_epoch(&mut transaction).await?;
         Ok(transaction)
     }
 
-    /// Fails if another orchestrator has taken the registry over: what backends run is its own then.
+    /// Fails if another orchestrator has taken over the registry, which then owns what the backends run.
     pub(crate) async fn check_leadership(&self) -> Result<(), RegistryError> {
         match &self.lock {
             RegistryLock::File { .. } => Ok(()),
@@ -124,7 +125,7 @@ impl Registry {
         }
     }
 
-    /// Makes sure that the registry is ours, and stays so until the transaction ends.
+    /// Checks that this process holds the registry, and ensures that it does until the transaction ends.
     async fn check_epoch(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
         let RegistryLock::Session(hold) = &self.lock else { return Ok(()) };
         let fence = sqlx::query("SELECT value FROM meta WHERE name = 'epoch' AND value = $1 FOR SHARE");
@@ -136,8 +137,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Lets nobody else lease a port or touch several engines until the transaction ends. On SQLite there is nobody
-    /// else.
+    /// Prevents others from leasing a port or changing several engines until the transaction ends. On SQLite
+    /// there are no others.
     async fn lock_multi_engine(&self, connection: &mut AnyConnection) -> Result<(), RegistryError> {
         match &self.lock {
             RegistryLock::File { .. } => Ok(()),
@@ -145,7 +146,7 @@ impl Registry {
         }
     }
 
-    /// Returns when another orchestrator has taken the registry over.
+    /// Returns when another orchestrator has taken over the registry.
     pub(crate) async fn lost_leadership(&self) {
         match &self.lock {
             RegistryLock::File { .. } => std::future::pending().await,
@@ -153,41 +154,41 @@ impl Registry {
         }
     }
 
-    /// Where the hot read is made.
+    /// The pool for the hot read.
     fn hot_read(&self) -> &HotReadPool {
         #[cfg(test)]
         self.hot_reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         &self.hot_read_pool
     }
 
-    /// How often the hot read was made.
+    /// The number of hot reads executed.
     #[cfg(test)]
     pub(crate) fn hot_reads(&self) -> usize {
         self.hot_reads.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Lets nothing be asked any more but the hot read.
+    /// Closes every pool except that of the hot read.
     #[cfg(test)]
     pub(crate) async fn close_all_but_hot_reads(&self) {
         self.reads.close().await;
         self.writes.close().await;
     }
 
-    /// The database has no room for another page from now on, or has again.
+    /// Simulates a full disk, or ends the simulation.
     #[cfg(test)]
     pub(crate) async fn fill_disk(&self, full: bool) {
-        // Less than it has already counts as what it has.
+        // A limit below the current page count is raised to that count.
         self.pragma(if full { "PRAGMA max_page_count = 1" } else { "PRAGMA max_page_count = 1073741823" })
             .await;
     }
 
-    /// The database cannot be written to from now on, or can again.
+    /// Makes the database refuse writes, or accept them again.
     #[cfg(test)]
     pub(crate) async fn lock_disk(&self, locked: bool) {
         self.pragma(if locked { "PRAGMA query_only = ON" } else { "PRAGMA query_only = OFF" }).await;
     }
 
-    /// Sets something on the one connection that writes.
+    /// Executes a pragma on the only write connection.
     #[cfg(test)]
     async fn pragma(&self, pragma: &'static str) {
         sqlx::raw_sql(pragma).execute(&self.writes).await.unwrap();

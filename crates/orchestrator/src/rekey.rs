@@ -1,4 +1,4 @@
-//! `roundhouse rekey`: every stored secret sealed under another master key, all of them or none.
+//! `roundhouse rekey`: seals every stored secret under another master key, all of them or none.
 
 use service::clock::Clock;
 use service::env::{ConfigErrors, Env, EnvReader};
@@ -11,38 +11,38 @@ use crate::registry::{
     DEPLOYMENT_ID, OpenRegistryError, Registry, RegistryError, ResealError, SealedSecret, registry_exists,
 };
 
-/// What is to be sealed anew, and under which keys.
+/// The registry to seal again, with the old and the new key.
 #[derive(Clone, Debug)]
 pub struct Rekey {
-    /// Where the registry lives.
+    /// The registry's database.
     pub database: DatabaseUrl,
-    /// The key from now on.
+    /// The key to seal with from now on.
     pub new: MasterKey,
-    /// The key so far.
+    /// The key used so far.
     pub old: MasterKey,
 }
 
-/// What was done.
+/// The result of a successful run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RekeyOutcome {
-    /// The secrets of so many engines were sealed under the new key.
+    /// The engines' secrets were sealed under the new key.
     Done {
-        /// How many.
+        /// The number of engines.
         engines: u64,
-        /// Whether the file holds no copy any more that the old key opens.
+        /// Whether the database file contains no more copies that the old key opens.
         wiped: bool,
     },
-    /// They were under it already.
+    /// They were sealed under the new key already.
     AlreadyDone,
 }
 
-/// Why nothing was changed. Its text is for the person who asked.
+/// Why nothing was changed. The text is for the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum RekeyError {
     /// There is no registry.
     #[error("there is no registry {database}: check ORCH_DATABASE_URL")]
     Missing {
-        /// Where it should be.
+        /// The database that was to hold it.
         database: DatabaseUrl,
     },
     /// An orchestrator holds it.
@@ -50,7 +50,7 @@ pub enum RekeyError {
     InUse {
         /// The registry.
         database: DatabaseUrl,
-        /// Who has it.
+        /// The holder of the lock.
         holder: LockHolder,
     },
     /// No orchestrator has used it yet.
@@ -59,7 +59,7 @@ pub enum RekeyError {
         /// The registry.
         database: DatabaseUrl,
     },
-    /// Neither key is the one.
+    /// Neither key is the one under which the registry was sealed.
     #[error(
         "neither ORCH_MASTER_KEY_OLD nor ORCH_MASTER_KEY is the key under which {database} was sealed; nothing was \
          changed"
@@ -73,11 +73,11 @@ pub enum RekeyError {
     Registry {
         /// The registry.
         database: DatabaseUrl,
-        /// What failed.
+        /// The underlying error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It failed half-way.
+    /// The work failed half-way and was rolled back.
     #[error("nothing was changed")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
@@ -120,14 +120,14 @@ impl Rekey {
         reader.finish(rekey)
     }
 
-    /// Seals everything under the new key, in one transaction. Done again, it finds that it is done.
+    /// Seals everything under the new key in one transaction. A second run reports that it is already done.
     pub async fn run(&self, clock: &dyn Clock) -> Result<RekeyOutcome, RekeyError> {
         let database = &self.database;
         let refused = |error| match error {
             OpenRegistryError::Held(holder) => RekeyError::InUse { database: database.clone(), holder },
             error => RekeyError::Registry { database: database.clone(), source: error.into() },
         };
-        // To open it would make one.
+        // Opening the registry would create one.
         if !registry_exists(database).await.map_err(refused)? {
             return Err(RekeyError::Missing { database: database.clone() });
         }

@@ -1,4 +1,4 @@
-//! `roundhouse audit`: the ledger, checked by its operator.
+//! `roundhouse audit`: verifies the audit log.
 
 use anyhow::anyhow;
 use clap::Subcommand;
@@ -53,11 +53,11 @@ fn verify() -> Result<(), Failure> {
     }
 }
 
-/// What the check has come to.
+/// The totals of a verification.
 struct VerificationSummary {
     products: usize,
     broken: usize,
-    /// Whether there was somewhere to say it.
+    /// Whether the report could be written.
     output_result: std::io::Result<()>,
 }
 
@@ -69,7 +69,7 @@ impl Default for VerificationSummary {
 
 impl VerificationSummary {
     fn add(&mut self, checked: VerifiedProduct) {
-        // Whoever can write the registry can write anything into an id.
+        // Anyone who can write to the registry can put anything into an id.
         let product_id = single_line(&checked.product_id, 100);
         self.products += 1;
         let line = match checked.rows {

@@ -1,4 +1,4 @@
-//! The catalog that ships, embedded in the binary.
+//! The default catalog, embedded in the binary.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -8,18 +8,21 @@ use include_dir::{Dir, include_dir};
 
 static SHIPPED_CATALOG: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../../catalog");
 
-/// The file of an unpacked catalog that names what of the shipped one it was given: an entry per line.
+/// The file in an unpacked catalog that lists the entries taken from the shipped one, one a line.
 const SHIPPED_LIST_FILE: &str = ".shipped";
 
-/// What makes a catalog one's own: with any of these it says itself who the agent is and what it can do.
+/// Entries that make a catalog a custom one: with any of these it defines by itself who the agent is and what it
+/// can do.
 const CUSTOM_CATALOG_ENTRIES: [&str; 3] = ["soul.md", "agents", "skills"];
 
-/// Puts the catalog that ships into the folder `to`. Where one was put before, it is given what is new in this version;
-/// what a person edited or removed in it stays as they left it, and so does a catalog of their own. One that has only
-/// settings, such as an `mcp.json` that was written before the first start, is given what ships beside them.
+/// Unpacks the default catalog into the folder `to`. A folder that was unpacked before only gets the entries that
+/// are new in this version: what a person edited or removed in it stays so, and a custom catalog stays as it is. A
+/// folder that has only settings, such as an `mcp.json` written before the first start, gets the default catalog
+/// beside them.
 pub(crate) fn unpack(to: &Path) -> Result<(), String> {
     let drafted = |work: &dyn Fn(&Path) -> io::Result<()>| {
-        // Beside it, and moved into place whole: a start that was cut off leaves no half of one.
+        // Written beside the target and renamed into place, so that an interrupted start leaves no partial
+        // catalog.
         let draft = to.with_extension(format!("new-{}", std::process::id()));
         if draft.exists() {
             std::fs::remove_dir_all(&draft)?;
@@ -35,7 +38,7 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
     };
     if !to.exists() {
         let moved = drafted(&|draft| match std::fs::rename(draft, to) {
-            // Of two that begin at once the first one's is taken.
+            // Of two concurrent starts, the first one's catalog is kept.
             Err(_) if to.exists() => Ok(()),
             moved => moved,
         });
@@ -54,13 +57,13 @@ pub(crate) fn unpack(to: &Path) -> Result<(), String> {
     if !new.is_empty()
         && let Err(error) = drafted(&|draft| add_entries(&new, draft, to, &known))
     {
-        // The one that is there serves as it did before.
+        // The existing catalog still works as before.
         tracing::warn!(%error, folder = %to.display(), "What is new in the shipped catalog cannot be added to it.");
     }
     Ok(())
 }
 
-/// Adds the entries `new` of a whole catalog in `draft`, unless something of their name is there.
+/// Adds the entries `new` of the complete catalog in `draft`, unless an entry of the same name exists.
 fn add_entries(new: &BTreeSet<String>, draft: &Path, to: &Path, known: &BTreeSet<String>) -> io::Result<()> {
     for entry in new {
         let place = to.join(entry);
@@ -76,7 +79,7 @@ fn add_entries(new: &BTreeSet<String>, draft: &Path, to: &Path, known: &BTreeSet
     std::fs::rename(draft.join(SHIPPED_LIST_FILE), to.join(SHIPPED_LIST_FILE))
 }
 
-/// What is added or left out as one: an agent's file, a skill's folder, `soul.md`.
+/// Returns the units that are added or left out as a whole: an agent's file, a skill's folder, `soul.md`.
 fn shipped_entries() -> BTreeSet<String> {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let files = SHIPPED_CATALOG.files().map(|file| path(file.path()));
@@ -94,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// The files of a folder, with their contents.
+    /// Returns the files of a folder with their contents.
     fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
         let mut found = Vec::new();
         let mut ahead = vec![folder.to_owned()];
@@ -113,7 +116,7 @@ mod tests {
         found
     }
 
-    /// A catalog that was unpacked just now, without these entries, as by a version that had none of them.
+    /// Unpacks a catalog and removes `without`, as if by a version that did not have these entries.
     fn unpack_without(to: &Path, without: &[&str]) {
         unpack(to).unwrap();
         let listed = fs::read_to_string(to.join(SHIPPED_LIST_FILE)).unwrap();

@@ -23,10 +23,10 @@ use crate::engine_access::EngineOptions;
 use crate::error::Failure;
 use crate::terminal::single_line;
 
-/// How often a broken stream is taken up again before giving up, and how long to wait in between.
+/// How often a broken stream is resumed before giving up.
 const MAX_RECONNECTS: u32 = 20;
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// How often a message or an answer is sent again that may not have arrived.
+/// How often a message or answer that may not have arrived is sent again.
 const MAX_RESENDS: u32 = 3;
 
 /// Arguments of `roundhouse chat`.
@@ -44,7 +44,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let (orchestrator, user) = args.engine.resolve()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(Chat::start(orchestrator, user, task));
-    // The thread that reads the terminal cannot be woken; it must not keep the program.
+    // The thread that reads the terminal cannot be woken, and must not delay the exit.
     runtime.shutdown_background();
     result
 }
@@ -56,11 +56,11 @@ struct Chat {
     task: TaskId,
     screen: Screen,
     input: LineInput,
-    /// The newest event seen.
+    /// The timestamp of the newest event seen.
     last_ts: i64,
-    /// Whether a turn was left to itself and its end not seen.
+    /// Whether a turn may still be running whose end was not seen.
     has_unseen_turn: bool,
-    /// What the agent waits for an answer to.
+    /// The request that awaits an answer.
     question: Option<OpenQuestion>,
     /// The last request that was answered here.
     last_answered: Option<HitlId>,
@@ -68,7 +68,7 @@ struct Chat {
     failed: bool,
 }
 
-/// A request that waits for an answer from here.
+/// A request that awaits an answer from this terminal.
 struct OpenQuestion {
     request: HitlRequest,
     shown_at: Instant,
@@ -79,20 +79,20 @@ struct OpenQuestion {
 enum ReadUntil {
     /// To the last event of a turn.
     EndOfTurn,
-    /// To its own end, which comes once no turn runs.
+    /// To the end of the stream, which comes once no turn is running.
     EndOfStream,
 }
 
-/// What ended the showing of a turn.
+/// Why showing a turn ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ShowEnd {
-    /// Its own end.
+    /// The turn ended.
     TurnEnded,
-    /// The agent asks, and there is no more input to answer with.
+    /// The agent awaits an answer, and there is no more input.
     InputEnded,
 }
 
-/// What comes next while a turn is shown.
+/// What happens next while a turn is shown.
 enum NextInput {
     Event(Option<anyhow::Result<SentEvent>>),
     Answer(Option<InputLine>),
@@ -133,7 +133,7 @@ impl Chat {
         chat.into_result()
     }
 
-    /// How the conversation was. A person has seen what failed; a program looks at the exit code.
+    /// The result of the conversation. A person has seen the errors; a program looks at the exit code.
     fn into_result(self) -> Result<(), Failure> {
         match self.screen.take_write_error() {
             Some(error) => Err(anyhow::Error::new(error).context("the output cannot be written").into()),
@@ -145,7 +145,7 @@ impl Chat {
     }
 
     async fn run_conversation(&mut self, endings: &mut ShutdownSignals) {
-        // What waits for an answer comes before anything new.
+        // An unanswered request comes before anything new.
         if self.has_unseen_turn && self.run_message(None, endings).await.is_break() {
             return;
         }
@@ -178,7 +178,7 @@ impl Chat {
         }
     }
 
-    /// Sends a message, if there is one, and shows what comes of it. Breaks if the conversation is over.
+    /// Sends a message, if there is one, and shows the turn. Breaks if the conversation is over.
     async fn run_message(&mut self, message: Option<&str>, endings: &mut ShutdownSignals) -> ControlFlow<()> {
         let said = tokio::select! {
             said = self.send_and_show(message) => Ok(said),
@@ -206,23 +206,22 @@ impl Chat {
         ControlFlow::Continue(())
     }
 
-    /// Tells the person what went wrong.
+    /// Shows an error to the person.
     fn report_failure(&mut self, problem: &str) {
         self.failed = true;
         self.screen.print_problem(problem);
     }
 
-    /// Shows the rest of a turn that was left to itself; then sends the message, if there is one, and shows its
-    /// turn.
+    /// Shows the rest of an unfinished turn; then sends the message, if there is one, and shows its turn.
     async fn send_and_show(&mut self, message: Option<&str>) -> anyhow::Result<ShowEnd> {
         if self.has_unseen_turn && self.catch_up(message).await? == ShowEnd::InputEnded {
             return Ok(ShowEnd::InputEnded);
         }
         let Some(message) = message else { return Ok(ShowEnd::TurnEnded) };
-        // However often it is sent, it is said once.
+        // With this id, a repeated message is added only once.
         let request = ClientRequestId::new(Uuid::now_v7().to_string())?;
         let events = match self.send(message, &request).await {
-            // Someone else talks to the same task.
+            // Another client is using the same task.
             Err(ClientError::Refused { code: ErrorCode::TaskBusy, .. }) => {
                 if self.catch_up(Some(message)).await? == ShowEnd::InputEnded {
                     return Ok(ShowEnd::InputEnded);
@@ -231,7 +230,7 @@ impl Chat {
             }
             events => events?,
         };
-        // Nothing of an earlier turn waits any more; what this one asks, its events tell.
+        // Requests of earlier turns are void; this turn's requests arrive as events.
         self.question = None;
         self.show_stream(events, ReadUntil::EndOfTurn).await
     }
@@ -246,7 +245,7 @@ impl Chat {
         }
     }
 
-    /// Gets ready to send something again that failed, unless that is in vain.
+    /// Prepares to repeat a failed request, unless that is pointless.
     async fn recover(&mut self, error: ClientError, resends: &mut u32) -> Result<(), ClientError> {
         if *resends == MAX_RESENDS || !is_retryable(&error) {
             return Err(error);
@@ -255,12 +254,12 @@ impl Chat {
             tokio::time::sleep(RECONNECT_PAUSE).await;
         }
         *resends += 1;
-        // Asleep or about to be, moved to another port, under another key: the orchestrator knows.
+        // The engine may be asleep, on another port, or have another key: the orchestrator knows.
         self.engine = self.orchestrator.admit(&self.user).await?;
         Ok(())
     }
 
-    /// Shows what has come of the task since the newest event seen, until no turn runs. `message` waits for that.
+    /// Shows the task's events since the newest one seen, until no turn is running. `message` waits for that.
     async fn catch_up(&mut self, message: Option<&str>) -> anyhow::Result<ShowEnd> {
         self.screen.print_note("The rest of the turn before:");
         let mut resends = 0;
@@ -281,26 +280,27 @@ impl Chat {
         Ok(end)
     }
 
-    /// The events since the newest one seen; none if the turn was left before it had begun.
+    /// Returns the events since the newest one seen; `None` if the connection was lost before the task existed.
     async fn unseen_events(&mut self) -> Result<Option<Events>, ClientError> {
         let rest = match self.engine.replay(&self.task, self.last_ts).await {
             Err(ClientError::Refused { code: ErrorCode::TaskNotFound, .. }) => return Ok(None),
             rest => rest?,
         };
-        // A question that was shown and left is not in the rest.
+        // A request that was already shown is not repeated in the remaining events.
         if let Some(request) = self.question.as_ref().map(|question| question.request.clone()) {
             self.handle_request(&request).await?;
         }
         Ok(Some(rest))
     }
 
-    /// Shows a stream to its end, over breaks and restarts of the engine, and has answered what the agent asks.
+    /// Shows a stream to its end, across broken connections and engine restarts, and submits answers to the
+    /// agent's requests.
     async fn show_stream(&mut self, mut events: Events, until: ReadUntil) -> anyhow::Result<ShowEnd> {
         let mut reconnects = 0;
         loop {
             let asked_at = self.question.as_ref().map(|question| question.shown_at);
             let next = tokio::select! {
-                // What has happened may be that someone else answered.
+                // Events first: one may say that another client has answered.
                 biased;
                 event = events.next() => NextInput::Event(event),
                 line = self.input.next_answer(asked_at) => NextInput::Answer(line),
@@ -319,7 +319,7 @@ impl Chat {
                     Ok(()) => reconnects = 0,
                     Err(_) => events = self.reconnect(&mut reconnects).await?,
                 },
-                // A turn that waits has not ended: the engine has.
+                // A turn that awaits an answer has not ended: the engine has stopped.
                 NextInput::Event(None) if until == ReadUntil::EndOfStream && self.question.is_none() => {
                     return Ok(ShowEnd::TurnEnded);
                 }
@@ -328,7 +328,7 @@ impl Chat {
         }
     }
 
-    /// Takes up a stream that ended before its turn, at the place where it ended.
+    /// Resumes a stream that ended before its turn, from the last event seen.
     async fn reconnect(&mut self, reconnects: &mut u32) -> anyhow::Result<Events> {
         loop {
             anyhow::ensure!(
@@ -346,7 +346,7 @@ impl Chat {
         }
     }
 
-    /// Shows an event. One that fails has not been seen.
+    /// Shows an event. An event whose handling fails does not count as seen.
     async fn handle_event(&mut self, event: &SentEvent) -> Result<(), ClientError> {
         match &event.event {
             Event::HitlRequest(request) => self.handle_request(request).await?,
@@ -355,7 +355,7 @@ impl Chat {
                 self.failed = true;
                 self.question = None;
             }
-            // What was asked and not answered is of no use any more.
+            // An unanswered request is void once the turn has ended.
             ended if ended.ends_turn() => self.question = None,
             _ => {}
         }
@@ -364,7 +364,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Shows what the agent asks. A replay also tells what has been answered since: that is not asked again.
+    /// Shows a request of the agent, unless the replay contains its answer.
     async fn handle_request(&mut self, request: &HitlRequest) -> Result<(), ClientError> {
         let pending = self.engine.pending().await?;
         self.screen.show_question(request);
@@ -385,7 +385,7 @@ impl Chat {
         }
     }
 
-    /// Answers the open question with a line of input, if it is an answer.
+    /// Submits a line of input as the answer to the open question, if it parses as one.
     async fn submit_answer(&mut self, line: &str) -> anyhow::Result<()> {
         let Some(OpenQuestion { request, .. }) = &self.question else { return Ok(()) };
         let request_id = request.request_id;
@@ -422,17 +422,17 @@ impl Chat {
     }
 }
 
-/// Whether another try, with the engine as the orchestrator knows it then, may succeed.
+/// Whether retrying may succeed after the orchestrator has been asked for the engine again.
 fn is_retryable(error: &ClientError) -> bool {
     if let ClientError::Refused { code, .. } = error { is_transient(*code) } else { true }
 }
 
-/// Whether an engine that refuses so is only about to rest, or was given another key.
+/// Whether this error means that the engine is about to sleep or has another key.
 const fn is_transient(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::Quiesced | ErrorCode::ShuttingDown | ErrorCode::InvalidEngineKey)
 }
 
-/// Where the showing begins: what was said before this chat is not for its screen, unless it waits for an answer.
+/// Where to start showing events: earlier ones are skipped, except a request that awaits an answer.
 fn start_position(waiting: Option<&PendingRequest>) -> i64 {
     match waiting {
         Some(waiting) => waiting.created_at.unix_ms() - 1,

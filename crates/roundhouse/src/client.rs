@@ -1,4 +1,4 @@
-//! A client of both services, as the commands for people use it.
+//! An HTTP client of the orchestrator and of engines, for the interactive commands.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -19,21 +19,21 @@ use reqwest::{RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
 use sse_stream::SseStream;
 
-/// How long an answer may take to begin: a boot takes a minute at most, with some time to spare.
+/// The longest time until a response begins: a boot takes at most a minute, plus a margin.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(110);
 
-/// Why a request was not answered as hoped.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
-    /// The service said no.
+    /// The service returned an error response.
     #[error("{message} ({code})")]
     Refused {
-        /// Its code.
+        /// The error code of the response.
         code: ErrorCode,
-        /// Its words.
+        /// The message of the response.
         message: String,
     },
-    /// The service did not answer, or in no form that we know.
+    /// The service did not respond, or its response could not be understood.
     #[error(transparent)]
     Failed(#[from] anyhow::Error),
 }
@@ -46,14 +46,14 @@ pub(crate) struct Orchestrator {
 }
 
 impl Orchestrator {
-    /// The orchestrator at `base`, for the product that `key` belongs to.
+    /// Creates a client of the orchestrator at `base`, for the product that `key` belongs to.
     pub(crate) fn new(base: Url, key: PlatformKey) -> anyhow::Result<Self> {
-        // Engines are on this machine or in its network: a proxy has no business seeing their keys.
+        // Engines are on this machine or in its network, and a proxy must not see their keys.
         let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy().build()?;
         Ok(Self { http, base, key })
     }
 
-    /// Admits `user`, with an engine made or woken where needed.
+    /// Admits `user`; the engine is created or woken if needed.
     pub(crate) async fn admit(&self, user: &UserId) -> Result<Engine, ClientError> {
         let url = self.url(&["engines", user.as_str(), "admit"])?;
         let body = Admit { auto_provision: true, auto_wake: true };
@@ -69,7 +69,7 @@ impl Orchestrator {
         }
     }
 
-    /// The id of `user`'s engine, which is left as it is.
+    /// Returns the id of `user`'s engine without waking it.
     pub(crate) async fn engine_id(&self, user: &UserId) -> Result<EngineId, ClientError> {
         let url = self.url(&["engines", user.as_str()])?;
         let request = self.http.get(url).header(PLATFORM_KEY_HEADER, secret_header(self.key.expose())?);
@@ -88,7 +88,7 @@ impl Orchestrator {
     }
 }
 
-/// Why there is no engine to talk to, and what to do.
+/// Explains why there is no engine to talk to, and what to do about it.
 fn denial_message(reason: Option<DenialReason>) -> &'static str {
     match reason {
         Some(DenialReason::EngineStopped) => {
@@ -103,18 +103,18 @@ fn denial_message(reason: Option<DenialReason>) -> &'static str {
     }
 }
 
-/// A user's engine.
+/// A client of a user's engine.
 pub(crate) struct Engine {
     http: reqwest::Client,
     base: String,
     key: HeaderValue,
 }
 
-/// The events of a turn as they come.
+/// The events of a turn as they arrive.
 pub(crate) type Events = Pin<Box<dyn Stream<Item = anyhow::Result<SentEvent>> + Send>>;
 
 impl Engine {
-    /// Sends a message. Sent again with the same `request`, it is said once all the same.
+    /// Sends a message. Repeating it with the same `request` does not add it twice.
     pub(crate) async fn execute(
         &self,
         task_id: &TaskId,
@@ -136,7 +136,7 @@ impl Engine {
         Ok(event_stream(send(self.with_key(request)).await?))
     }
 
-    /// The events of a task after `after`.
+    /// Streams the events of a task after `after`.
     pub(crate) async fn replay(&self, task_id: &TaskId, after: i64) -> Result<Events, ClientError> {
         let query = Replay { after: after.try_into().ok(), task_id: Some(task_id.clone()) };
         let query = serde_json::to_value(query).context("the query cannot be written")?;
@@ -148,7 +148,7 @@ impl Engine {
         Ok(event_stream(send(self.with_key(self.http.get(url))).await?))
     }
 
-    /// What waits for a person, over all tasks.
+    /// Returns the requests that await an answer of the user, over all tasks.
     pub(crate) async fn pending(&self) -> Result<Vec<PendingRequest>, ClientError> {
         let request = self.http.get(format!("{}/hitl/pending", self.base));
         let answer = send(self.with_key(request)).await?;
@@ -156,31 +156,31 @@ impl Engine {
         Ok(pending)
     }
 
-    /// Hands on a person's answer.
+    /// Sends the user's answer to a request.
     pub(crate) async fn respond(&self, answer: &HitlRespond) -> Result<(), ClientError> {
         let request = self.http.post(format!("{}/hitl/respond", self.base)).json(answer);
         send(self.with_key(request)).await.map(drop)
     }
 
-    /// The tool servers that the catalog names.
+    /// Returns the tool servers that the catalog names.
     pub(crate) async fn servers(&self) -> Result<Vec<Server>, ClientError> {
         let ServerList { servers } = self.send_json(self.http.get(self.url_of("/assets/servers"))).await?;
         Ok(servers)
     }
 
-    /// The user's connections to tool servers.
+    /// Returns the user's connections to tool servers.
     pub(crate) async fn connections(&self) -> Result<Vec<Connection>, ClientError> {
         let ConnectionList { connections } =
             self.send_json(self.http.get(self.url_of("/assets/connections"))).await?;
         Ok(connections)
     }
 
-    /// Connects a tool server, or learns where the user must give leave for that.
+    /// Connects a tool server, or returns the URL at which the user must authorize the connection.
     pub(crate) async fn connect(&self, connect: &Connect) -> Result<ConnectOutcome, ClientError> {
         self.send_json(self.http.post(self.url_of("/assets/connect")).json(connect)).await
     }
 
-    /// Hands on what an authorization server sent the user's browser back with.
+    /// Forwards the parameters with which an authorization server redirected the user's browser.
     pub(crate) async fn finish_authorization(
         &self,
         callback: &Callback,
@@ -201,7 +201,7 @@ impl Engine {
         format!("{}{path}", self.base)
     }
 
-    /// Sends a request and reads the answer.
+    /// Sends a request and parses the JSON response.
     async fn send_json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
         let answer = send(self.with_key(request)).await?;
         let body = tokio::time::timeout(ANSWER_TIMEOUT, answer.json()).await;
@@ -221,7 +221,7 @@ fn secret_header(key: &str) -> anyhow::Result<HeaderValue> {
     Ok(value)
 }
 
-/// Sends a request and takes a success; a refusal becomes an error in its own words.
+/// Sends a request and returns a successful response; an error response becomes a [`ClientError`].
 async fn send(request: RequestBuilder) -> Result<Response, ClientError> {
     let response = tokio::time::timeout(ANSWER_TIMEOUT, request.send())
         .await
@@ -245,7 +245,7 @@ fn event_stream(response: Response) -> Events {
             Err(error) => return Some(Err(anyhow::Error::new(error).context("the stream broke off"))),
         };
         let (kind, data) = (event.event?, event.data?);
-        // A later engine may send types that this client does not know; they are not for it.
+        // A later engine may send event types that this client does not know; they are skipped.
         SentEvent::from_sse(&kind, &data).ok().map(Ok)
     });
     Box::pin(events)

@@ -1,4 +1,4 @@
-//! `roundhouse connection`: tool servers and a user's connections to them, for a person at a terminal.
+//! `roundhouse connection`: lists, makes and removes a user's connections to tool servers.
 
 mod authorization;
 mod callback;
@@ -17,7 +17,7 @@ use crate::engine_access::EngineOptions;
 use crate::error::Failure;
 use crate::terminal::{columns, print_line, single_line};
 
-/// The most characters of tools' names that are told where they are not asked for.
+/// The longest list of tool names that is printed unasked, in characters.
 const MAX_TOOL_NAMES_CHARS: usize = 400;
 
 /// Arguments of `roundhouse connection`.
@@ -59,7 +59,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
             _ = endings.recv() => Err(anyhow!("ended before it was done").into()),
         }
     });
-    // The thread that reads the terminal cannot be woken; it must not keep the program.
+    // The thread that reads the terminal cannot be woken, and must not delay the exit.
     runtime.shutdown_background();
     result
 }
@@ -86,7 +86,7 @@ impl Session {
         Ok(Self { orchestrator, user, engine })
     }
 
-    /// Finds the engine again: it may have been put to sleep, or moved to another port.
+    /// Looks the engine up again: it may have been put to sleep, or moved to another port.
     async fn refresh_engine(&mut self) -> Result<(), ClientError> {
         self.engine = self.orchestrator.admit(&self.user).await?;
         Ok(())
@@ -149,7 +149,7 @@ impl Session {
 
 const NO_SERVERS: &str = "The catalog names no tool servers; those in its mcp.json would be listed here.";
 
-/// What a person is told of a server that was just connected.
+/// The message about a server that was just connected.
 fn connected_message(server: &str, tools: &[String]) -> String {
     let names = single_line(&tools.join(", "), MAX_TOOL_NAMES_CHARS);
     match tools.len() {
@@ -185,7 +185,7 @@ fn no_such_connection(named: &str, connections: &[Connection]) -> Failure {
     })
 }
 
-/// A refusal in the engine's words, which say what to do.
+/// Reports a refusal in the engine's words, which say what to do.
 fn usage_failure(error: ClientError) -> Failure {
     let ClientError::Refused { code, message } = error else { return error.into() };
     let message = single_line(&message, usize::MAX);

@@ -1,4 +1,4 @@
-//! `roundhouse doctor`: what an operator should look at.
+//! `roundhouse doctor`: reports problems that need an operator.
 
 use anyhow::anyhow;
 use orchestrator::doctor::Doctor;
@@ -7,7 +7,7 @@ use service::env::ProcessEnv;
 use crate::error::Failure;
 use crate::terminal::{print_line, single_line};
 
-/// The longest line that is shown.
+/// The longest line that is printed, in characters.
 const MAX_LINE: usize = 4_096;
 
 pub(crate) fn run() -> Result<(), Failure> {

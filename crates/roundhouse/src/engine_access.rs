@@ -1,4 +1,5 @@
-//! How the commands for people get at the services of a `roundhouse up`: by what it left in its folder.
+//! How the interactive commands find the orchestrator of a `roundhouse up`: through the address and key files in
+//! its folder.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +26,7 @@ pub(crate) struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// The orchestrator to ask for the engine, and the user to ask it for.
+    /// Returns a client of the orchestrator and the id of the user whose engine to use.
     pub(crate) fn resolve(self) -> Result<(Orchestrator, UserId), Failure> {
         let user = parse_user(self.user)?;
         let folder = UpFolder::resolve(self.dir.as_deref()).map_err(Failure::usage)?;
@@ -33,17 +34,17 @@ impl EngineOptions {
     }
 }
 
-/// The user called `user`.
+/// Parses `user` into an id that can be used in a URL.
 pub(crate) fn parse_user(user: String) -> Result<UserId, Failure> {
     let user = UserId::new(user).map_err(|error| Failure::usage(format!("--user: {error}")))?;
-    // A URL cannot carry these two as they are.
+    // Dot segments are removed when a URL is parsed.
     if matches!(user.as_str(), "." | "..") {
         return Err(Failure::usage("--user: `.` and `..` cannot be talked to from here"));
     }
     Ok(user)
 }
 
-/// The orchestrator of a folder, or that at `url`; a product of one's own is used through the environment.
+/// Returns the orchestrator of a folder, or the one at `url`, whose product key comes from the environment.
 pub(crate) fn open_orchestrator(folder: &UpFolder, url: Option<Url>) -> Result<Orchestrator, Failure> {
     let key = match std::env::var("ROUNDHOUSE_PLATFORM_KEY") {
         Ok(key) => key,

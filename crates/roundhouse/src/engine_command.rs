@@ -1,4 +1,4 @@
-//! `roundhouse engine`: one user's engine.
+//! `roundhouse engine`: runs one user's engine.
 
 use std::time::Duration;
 
@@ -38,15 +38,15 @@ enum Command {
     Journal(journal::Args),
 }
 
-/// Gives an engine that an orchestrator has launched a session of its own: neither a terminal's signals nor the end of the
-/// orchestrator are meant for it. Called before anything else, so that it is exposed to them as briefly as can be.
+/// Moves an engine launched by an orchestrator into a session of its own, so that neither a terminal's signals nor
+/// the end of the orchestrator reach it. Called first, to keep the exposure short.
 pub(crate) fn start_session() {
     let mut arguments = std::env::args_os().skip(1);
     let (command, label) = (arguments.next(), arguments.next());
     if command.is_some_and(|command| command == "engine")
         && label.is_some_and(|label| label == "--deployment")
     {
-        // What leads a group of processes has been set apart already, and is refused.
+        // A process group leader is separate already, and `setsid` refuses it.
         let _ = rustix::process::setsid();
     }
 }
@@ -80,7 +80,7 @@ fn serve(args: &Args) -> Result<(), Failure> {
         tracing::info!("The engine has stopped.");
         Ok(())
     });
-    // Something that still reads a file, or cannot, must not keep the process.
+    // A blocked file read must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_millis(500));
     result
 }

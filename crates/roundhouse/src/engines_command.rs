@@ -1,4 +1,4 @@
-//! `roundhouse engines`: the versions of a fleet's engines, for its operator.
+//! `roundhouse engines`: lists and changes the versions of a fleet's engines, for the operator.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use serde::de::DeserializeOwned;
 use crate::error::Failure;
 use crate::terminal::{print_line, single_line};
 
-/// How long a call may take: a few engines are stopped and booted in it, and taken back where they do not come up.
+/// The longest time for one call. In it, several engines are stopped and booted, and rolled back if they fail to
+/// start.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// How much of a text that is not ours is shown.
+/// How much of a text from the server is shown.
 const MAX_SHOWN_CHARS: usize = 500;
 
 /// How many engines are moved in one call.
@@ -84,7 +85,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 
 impl AccessArgs {
     fn request(&self, method: reqwest::Method, path: &str) -> anyhow::Result<RequestBuilder> {
-        // The orchestrator is the operator's own: a proxy has no business seeing the key.
+        // The orchestrator is the operator's own, and a proxy must not see the key.
         let http = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).no_proxy().build()?;
         let mut key = HeaderValue::from_str(&self.admin_key).context("--admin-key is no key")?;
         key.set_sensitive(true);
@@ -93,7 +94,7 @@ impl AccessArgs {
     }
 }
 
-/// The answer to a request, or what the orchestrator says is wrong.
+/// Returns the response, or the orchestrator's error as a failure.
 async fn send<T: DeserializeOwned>(request: RequestBuilder) -> Result<T, Failure> {
     let response = request.send().await.context("the orchestrator does not answer")?;
     if response.status().is_success() {

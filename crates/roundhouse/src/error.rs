@@ -1,10 +1,10 @@
-//! How a command ends that cannot do what it was asked.
+//! The errors with which a command exits.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// A failure that a person reads. Exit code 2: what was asked cannot be, and the text says what to change.
-/// Exit code 1: it went wrong.
+/// A failure reported to the person who ran the command. Exit code 2: the request or configuration is wrong, and
+/// the text says what to change. Exit code 1: something failed while running.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The request or the configuration is at fault.
@@ -14,23 +14,23 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// A fault in what was asked.
+    /// Creates a usage error.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self::Usage(message.to_string())
     }
 
-    /// A fault in what was asked, with its causes.
+    /// Creates a usage error whose message includes the causes.
     pub(crate) fn usage_with_causes(error: impl Into<anyhow::Error>) -> Self {
         Self::Usage(format!("{:#}", error.into()))
     }
 
-    /// Tells the person, and gives the exit code.
+    /// Prints the failure and returns the exit code.
     pub(crate) fn report(self) -> ExitCode {
         let code = match self {
             Self::Usage(_) => 2,
             Self::Failed(_) => 1,
         };
-        // Nothing can be done where standard error is closed.
+        // If standard error is closed, there is nowhere to report it.
         let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("roundhouse: {self}\n"));
         ExitCode::from(code)
     }
@@ -40,7 +40,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(message) => f.write_str(message),
-            // With its causes: they say what the system answered.
+            // With its causes, which contain the system's error.
             Self::Failed(error) => write!(f, "{error:#}"),
         }
     }

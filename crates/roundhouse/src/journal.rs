@@ -1,4 +1,4 @@
-//! `roundhouse engine journal`: what the turns of a task did, as a person reads it.
+//! `roundhouse engine journal`: prints what the turns of a task did.
 
 mod formatting;
 
@@ -15,7 +15,7 @@ use crate::up::folder::{ENGINES_FOLDER, UpFolder};
 
 /// The brain's file in an engine's folder.
 const BRAIN_FILE: &str = "brain.sqlite";
-/// How many tasks are named where the one that was asked for is not there.
+/// How many existing tasks are listed when the requested one does not exist.
 const MAX_NAMED_TASKS: u32 = 10;
 
 /// Arguments of `roundhouse engine journal`.
@@ -53,7 +53,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
-/// The brain that the engine of this environment would use.
+/// Returns the path of the brain that the engine of this environment would use.
 fn brain_from_env() -> Result<PathBuf, Failure> {
     let file = std::env::var_os("SQLITE_DB_PATH").filter(|file| !file.is_empty());
     file.map(PathBuf::from).ok_or_else(|| {
@@ -61,7 +61,7 @@ fn brain_from_env() -> Result<PathBuf, Failure> {
     })
 }
 
-/// The brain of a user's engine. The engine is neither made nor woken for it.
+/// Returns the path of a user's brain. The engine is neither created nor woken for this.
 fn brain_of_user(user: String, dir: Option<&Path>) -> Result<PathBuf, Failure> {
     let user = engine_access::parse_user(user)?;
     let folder = UpFolder::resolve(dir).map_err(Failure::usage)?;
@@ -74,7 +74,7 @@ fn brain_of_user(user: String, dir: Option<&Path>) -> Result<PathBuf, Failure> {
     Ok(engines.join(found.to_string()).join(BRAIN_FILE))
 }
 
-/// Tells that there is no such task, and what there is instead.
+/// Reports that there is no such task, and names tasks that exist.
 fn unknown_task(task: &TaskId, journal: &Journal) -> Result<Failure, Failure> {
     let known = journal.tasks(MAX_NAMED_TASKS).context("the tasks cannot be read")?;
     let mut text = format!("there is no task `{}` in this brain", task_on_one_line(task));

@@ -20,7 +20,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Without transparent huge pages (a feature of the dependency) it is the one that leaves an idle engine smallest.
+/// mimalloc without transparent huge pages (a feature of the dependency): the allocator with which an idle engine
+/// uses least memory.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -57,7 +58,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Before all else: the helper must hold nothing that it did not get from its engine, and start fast.
+    // Before all else: the sandbox helper must hold nothing that it did not get from its engine, and start fast.
     if std::env::args_os().nth(1).is_some_and(|first| first == leash::HELPER_ARG) {
         return leash::helper_main();
     }

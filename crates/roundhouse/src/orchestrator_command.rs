@@ -1,4 +1,4 @@
-//! `roundhouse orchestrator`: the orchestrator of a deployment, configured by variables.
+//! `roundhouse orchestrator`: runs a deployment's orchestrator, configured by environment variables.
 
 use std::fmt;
 use std::io;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     service::rlimits::raise_file_limit();
-    // One that the operator names is theirs to provide.
+    // A path that the operator sets is the operator's to provide.
     if ProcessEnv.get("ORCH_CATALOG_MOUNT_PATH").is_none() {
         crate::catalog::unpack(&config.catalog).map_err(Failure::usage)?;
     }
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// Looks whether an orchestrator of this configuration could begin.
+/// Checks whether an orchestrator with this configuration could start.
 fn check_resources(config: &Config) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let assert_lacks = runtime.block_on(orchestrator::preflight(config));
@@ -75,8 +75,8 @@ fn check_resources(config: &Config) -> Result<(), Failure> {
     Err(anyhow::anyhow!("this cannot be used:{}", lines.collect::<String>()).into())
 }
 
-/// How an orchestrator that could not begin ends: 2 where its configuration names what cannot be used, 1 where something
-/// failed that may work another time, such as a full disk.
+/// The failure of an orchestrator that could not start: exit code 2 if its configuration names something unusable,
+/// 1 if something failed that may work another time, such as a full disk.
 fn open_failure(error: OpenError) -> Failure {
     let is_retryable = match &error {
         OpenError::Unreachable { .. } | OpenError::LostLeadership { .. } => true,
@@ -86,7 +86,7 @@ fn open_failure(error: OpenError) -> Failure {
     if is_retryable { error.into() } else { Failure::usage_with_causes(error) }
 }
 
-/// Whether a registry could not be opened for the place that it was given.
+/// Whether the registry could not be opened because of its configured location.
 fn is_bad_location(error: &(dyn std::error::Error + 'static)) -> bool {
     let wrong_place = |kind| {
         use io::ErrorKind::{
@@ -102,7 +102,7 @@ fn is_bad_location(error: &(dyn std::error::Error + 'static)) -> bool {
         .any(|error| wrong_place(error.kind()))
 }
 
-/// What is logged, and how.
+/// The log's filter and format.
 struct LogConfig {
     filter: Targets,
     format: LogFormat,
@@ -115,7 +115,7 @@ impl fmt::Display for LogConfig {
     }
 }
 
-/// The configuration, with all faults of both parts at once.
+/// Reads the configuration, and reports all errors of both parts at once.
 fn load_config(env: &dyn Env) -> Result<(Config, LogConfig), ConfigErrors> {
     let config = Config::from_env(env);
     let mut reader = EnvReader::new(env);

@@ -1,4 +1,4 @@
-//! `roundhouse rekey`: the registry's secrets under another master key.
+//! `roundhouse rekey`: seals the registry's secrets with another master key.
 
 use orchestrator::rekey::{Rekey, RekeyError, RekeyOutcome};
 use service::clock::SystemClock;

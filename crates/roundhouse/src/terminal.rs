@@ -1,11 +1,11 @@
-//! What the commands write for a person: to an output that may be gone, and without what could drive a terminal.
+//! Output of the commands for a person: tolerates a closed terminal, and escapes terminal control sequences.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use rustix::termios::tcgetwinsize;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-/// Writes a line for the person; a terminal that is gone has nobody to read it.
+/// Prints a line to standard output; a closed terminal is not an error.
 pub(crate) fn print_line(text: &str) -> io::Result<()> {
     match io::stdout().lock().write_all(format!("{text}\n").as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -13,20 +13,20 @@ pub(crate) fn print_line(text: &str) -> io::Result<()> {
     }
 }
 
-/// How many columns the terminal has on which the person reads; none where it is no terminal.
+/// The terminal's width in columns, or `None` if the output is no terminal.
 pub(crate) fn columns() -> Option<usize> {
     let output = io::stdout();
-    // One that does not know its size says 0.
+    // A terminal that does not know its size reports 0.
     let size = tcgetwinsize(&output).ok().filter(|_| output.is_terminal())?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// At most so many columns of `text`, which is one line without anything that drives a terminal.
+/// Truncates `text`, a single line without control characters, to the given number of columns.
 pub(crate) fn truncate_columns(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();
     }
-    // The mark that something is missing takes a column too.
+    // The ellipsis takes a column too.
     let Some(room) = columns.checked_sub(1) else { return String::new() };
     let mut used = 0;
     let fits = |character: &char| {
@@ -36,18 +36,18 @@ pub(crate) fn truncate_columns(text: &str, columns: usize) -> String {
     text.chars().take_while(fits).chain(['…']).collect()
 }
 
-/// `text` with its lines, and with escapes in place of the control characters that could drive the terminal.
+/// Escapes the control characters of `text` that could drive the terminal; keeps its line breaks.
 pub(crate) fn escape_control_characters(text: &str) -> String {
     escape(text, |character| character.is_control() && !matches!(character, '\n' | '\t'))
 }
 
-/// `text` with its lines, and with escapes in place of what would hide from the person what it really is:
-/// control characters, and those that turn the direction of what follows.
+/// Escapes the characters of `text` that could disguise it: control characters, and those that change the text
+/// direction. Keeps its line breaks.
 pub(crate) fn escape_hidden_characters(text: &str) -> String {
     escape(text, |character| is_harmful(character) && !matches!(character, '\n' | '\t'))
 }
 
-/// At most the first `max` characters of `text` as one line, with escapes as in [`escape_hidden_characters`].
+/// The first `max` characters of `text` as one line, escaped as by [`escape_hidden_characters`].
 pub(crate) fn single_line(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         None => escape(text, is_harmful),

@@ -1,4 +1,4 @@
-//! `roundhouse up`: a whole fleet on this machine, for a person at a laptop.
+//! `roundhouse up`: a whole fleet on one machine, for trying out and development.
 
 mod environment;
 pub(crate) mod folder;
@@ -30,9 +30,9 @@ use self::guide::Guide;
 use crate::error::Failure;
 use crate::terminal::print_line;
 
-/// The product that `up` keeps.
+/// The product that `up` registers.
 const PRODUCT: &str = "demo";
-/// The reason that the ledger gives for engines put to sleep by the end of `up`.
+/// The audit log's reason for engines that were put to sleep when `up` ended.
 const SLEEP_REASON: &str = "up_ended";
 
 /// Arguments of `roundhouse up`.
@@ -47,9 +47,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let env = ProcessEnv;
     let engine_env = environment::engine_env(&env);
     let folder = UpFolder::resolve(args.dir.as_deref()).map_err(Failure::usage)?;
-    // Before anything in it is read, which would be blamed for what is the folder's fault.
+    // Checked before anything in it is read, or else the reader would be blamed for the folder's fault.
     folder.check().map_err(Failure::usage)?;
-    // A provider that cannot work is found out now, not by the first user.
+    // A misconfigured provider is reported now, not to the first user.
     let sources = ConfigSources::new(&engine_env, Some(&folder.path().join(CATALOG_FOLDER)));
     let models = sources.load().map(|(checked, _)| checked.routes);
     let settings = UpSettings::from_env(&env, models.as_ref().err()).map_err(Failure::usage)?;
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// Serves until the person ends it, and puts the engines to sleep.
+/// Serves until a signal arrives, then puts the engines to sleep.
 async fn serve(
     orchestrator: Orchestrator,
     listener: TcpListener,
@@ -108,7 +108,7 @@ async fn serve(
         shutdown.cancel();
         tokio::select! {
             skipped_sleeps = whole => Some(skipped_sleeps?),
-            // Someone in a hurry.
+            // A second signal skips the wait.
             _ = endings.recv() => None,
         }
     };
@@ -123,7 +123,7 @@ async fn serve(
     Ok(())
 }
 
-/// What a person may set for `up` itself.
+/// The environment variables that configure `up` itself.
 struct UpSettings {
     port: u16,
     ports: PortRange,
@@ -131,7 +131,7 @@ struct UpSettings {
 }
 
 impl UpSettings {
-    /// Reads them. What is wrong with the provider is reported together with what is wrong here.
+    /// Reads the variables. Errors of the provider's configuration are reported together with errors found here.
     fn from_env(env: &dyn Env, provider: Option<&NotConfigured>) -> Result<Self, ConfigErrors> {
         let mut reader = EnvReader::new(env);
         if let Some(provider) = provider {
@@ -146,7 +146,7 @@ impl UpSettings {
         if ports.is_none() {
             reader.add_error("ORCH_PORT_MAX", Some(max.to_string()), "at least ORCH_PORT_MIN");
         }
-        // A person at a terminal wants the guide, not the log; what goes wrong they want to see.
+        // At a terminal the guide is shown instead of the log, but warnings and errors stay visible.
         let quiet = "warn".parse().unwrap_or_default();
         let log = reader.parse_or(
             "ROUNDHOUSE_LOG",
@@ -158,7 +158,7 @@ impl UpSettings {
     }
 }
 
-/// The folder's keys.
+/// The keys stored in the folder.
 struct FolderKeys {
     master: MasterKey,
     admin: AdminKey,

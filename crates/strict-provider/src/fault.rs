@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum Fault {
     /// The request is refused with the vendor's status and body.
     Refuse {
-        /// Why.
+        /// The reason for the refusal.
         refusal: Refusal,
     },
     /// The connection is dropped without the end of the HTTP body.

@@ -68,7 +68,7 @@ pub(crate) struct IssuedPart {
     pub(crate) call: Option<Value>,
 }
 
-/// A block's place in the ledger.
+/// The location of a block among the issued answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct BlockLocation {
     pub(crate) answer: usize,

@@ -1,4 +1,4 @@
-//! What the engine accepted is in the record, whatever happened to the engine after it.
+//! Whatever the engine accepted is stored, no matter what happened to the engine afterwards.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use contract::{HitlId, TurnId};
 
 use crate::task::Acknowledged;
 
-/// The promises that were not kept, by the whole replay and the messages that the model was sent.
+/// Returns the acknowledged requests that were lost, by the whole replay and the messages that the model received.
 pub(super) fn check_acknowledged(
     promises: &Acknowledged,
     events: &[SentEvent],
@@ -56,7 +56,7 @@ fn check_answers(promises: &Acknowledged, events: &[SentEvent]) -> Vec<String> {
                 promises.attempted_cancels.contains(turn) || promises.rewound_turns.contains(turn);
             !cancelled && resolved.get(id) != Some(&answer.as_str())
         }
-        // Its turn was taken back, or else a client is found to have seen what is not stored.
+        // Its turn was rewound, or else a client is found to have seen an event that is not stored.
         None => false,
     });
     broken

@@ -1,4 +1,4 @@
-//! No tool runs twice: each edit leaves its line once, at most once where its outcome is unknown.
+//! No tool runs twice: each edit leaves its line exactly once, or at most once if its outcome is unknown.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use contract::event::{Event, SentEvent, ToolResult};
 
 use crate::tool_calls::{LOG_END_MARK, edit_line};
 
-/// Whether a result says that nobody knows what came of the call.
+/// Whether a result says that the outcome of the call is unknown.
 pub(super) fn is_unknown_outcome(error: &str) -> bool {
     error.contains("unknown")
 }
 
-/// What is wrong with a log, by the calls and results that clients saw. `complete` unless some may not have
+/// Returns the violations in a log, by the calls and results that clients saw. `complete` unless some may not have
 /// been seen.
 pub(super) fn check_log(name: &str, log: &str, seen: &[&SentEvent], complete: bool) -> Vec<String> {
     let mut wrong = Vec::new();

@@ -1,4 +1,4 @@
-//! Nothing lost, nothing doubled: each client has exactly what is stored.
+//! No event is lost or duplicated: each client has exactly what is stored.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use contract::event::SentEvent;
 
 use crate::stream_reader::ReceivedEvents;
 
-/// What is wrong with the times of a whole replay.
+/// Returns the violations in the timestamps of a whole replay.
 pub(super) fn check_timestamps(events: &[SentEvent]) -> Vec<String> {
     let mut wrong = Vec::new();
     for pair in events.windows(2) {
@@ -26,8 +26,8 @@ pub(super) fn check_timestamps(events: &[SentEvent]) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with what a client has, beside the whole replay. Turns that an edit took back may be gone
-/// from the store or not.
+/// Returns the violations in a client's events, compared with the whole replay. Turns rewound by an edit may or
+/// may not be stored.
 pub(super) fn check_client(
     client: &ReceivedEvents,
     events: &[SentEvent],
@@ -41,7 +41,7 @@ pub(super) fn check_client(
         && client.after == 0
         && client.name.contains(" turn ")
     {
-        // Cut before its first event, it stands for nothing.
+        // Disconnected before its first event, the client proves nothing.
         return None;
     }
     let mut stored = events.iter().filter(wanted).filter(counts);

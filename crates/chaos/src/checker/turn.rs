@@ -1,24 +1,24 @@
-//! The form of a turn: its beginning and end, its blocks, calls and requests, and the text that it shows.
+//! The structure of a turn: its beginning and end, its blocks, calls and requests, and its visible text.
 
 use std::collections::BTreeMap;
 
 use contract::event::{BlockType, Event, FailureCode, Lifecycle, SentEvent, StopReason, Usage};
 
-/// What else is known of a turn.
+/// Other facts known about a turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TurnFacts {
-    /// How many ends of the engine in a row found it without a new step.
+    /// How many ends of the engine in a row left it without a new step.
     pub(super) restarts_without_progress: u64,
     /// Whether the provider may refuse the key.
     pub(super) may_fail: bool,
-    /// Whether somebody cancelled it.
+    /// Whether a client cancelled it.
     pub(super) may_be_cancelled: bool,
 }
 
-/// Eight starts of the engine may try a turn in vain: the ninth, after as many ends, gives it up.
+/// Eight engine starts may try a turn without progress: the ninth, after as many ends, gives up.
 const RESUME_LIMIT: u64 = 9;
 
-/// What is wrong with the events of a turn that has ended.
+/// Returns the violations in the events of a turn that has ended.
 pub(super) fn check_turn(events: &[SentEvent], facts: TurnFacts) -> Vec<String> {
     let mut wrong = Vec::new();
     let Some((first, last)) = events.first().zip(events.last()) else { return wrong };
@@ -63,7 +63,7 @@ fn check_message_ids(events: &[SentEvent]) -> Option<String> {
     Some(format!("a turn of message {first} names {other}"))
 }
 
-/// Blocks are counted through the turn and never overlap, and each delta stands in a block of its type.
+/// Block numbers increase through the turn, blocks never overlap, and each delta is in a block of its type.
 fn check_blocks(events: &[SentEvent]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut open: Option<(u32, BlockType)> = None;
@@ -89,7 +89,7 @@ fn check_blocks(events: &[SentEvent]) -> Vec<String> {
     wrong
 }
 
-/// Each call has one result, after it. A turn that was broken off may have calls without one.
+/// Each call has one result, after it. An interrupted turn may have calls without a result.
 fn check_calls(events: &[SentEvent]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut open = BTreeMap::new();
@@ -112,7 +112,7 @@ fn check_calls(events: &[SentEvent]) -> Vec<String> {
     wrong
 }
 
-/// Each request is answered once at most, one is pending at a time, and none is asked again.
+/// Each request is answered at most once, one is pending at a time, and none is repeated.
 fn check_hitl_requests(events: &[SentEvent]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut pending = None;
@@ -141,7 +141,7 @@ fn check_hitl_requests(events: &[SentEvent]) -> Vec<String> {
     wrong
 }
 
-/// Tokens are counted up.
+/// Token counts never decrease.
 fn check_usage(events: &[SentEvent]) -> Option<String> {
     let mut last = Usage::default();
     for event in events {
@@ -154,8 +154,7 @@ fn check_usage(events: &[SentEvent]) -> Option<String> {
     None
 }
 
-/// A repetition takes back what was told of its step, back to an event of the turn, and nothing that is on
-/// record.
+/// A retry voids only events of its own step, back to an event of the turn, and nothing that is committed.
 fn check_retries(events: &[SentEvent]) -> Vec<String> {
     let on_record = |event: &SentEvent| {
         matches!(
@@ -181,7 +180,7 @@ fn check_retries(events: &[SentEvent]) -> Vec<String> {
     wrong
 }
 
-/// How a turn may end.
+/// The permitted ends of a turn.
 fn check_end(events: &[SentEvent], facts: TurnFacts) -> Vec<String> {
     let mut wrong = Vec::new();
     match events.last().map(|event| &event.event) {
@@ -205,7 +204,7 @@ fn check_end(events: &[SentEvent], facts: TurnFacts) -> Vec<String> {
             }
             let expected = match failure.code {
                 FailureCode::ProviderAuth => facts.may_fail,
-                // Waiting for a person is no failure to get on.
+                // Waiting for the user does not count as a lack of progress.
                 FailureCode::ResumeLimit => {
                     facts.restarts_without_progress >= RESUME_LIMIT && !awaits_human(events)
                 }
@@ -223,7 +222,7 @@ fn check_end(events: &[SentEvent], facts: TurnFacts) -> Vec<String> {
     wrong
 }
 
-/// Whether the turn waited for a person when it ended.
+/// Whether the turn was waiting for the user when it ended.
 fn awaits_human(events: &[SentEvent]) -> bool {
     events.iter().fold(false, |awaits_human, event| match &event.event {
         Event::HitlRequest(_) => true,
@@ -232,8 +231,7 @@ fn awaits_human(events: &[SentEvent]) -> bool {
     })
 }
 
-/// The text of the last model answer as a client shows it that honours `void_after`. `usage` ends each
-/// answer.
+/// The text of the last model answer as shown by a client that honours `void_after`. `usage` ends each answer.
 fn visible_text(events: &[SentEvent]) -> String {
     let mut chunks: Vec<(i64, &str)> = Vec::new();
     let mut answer = String::new();

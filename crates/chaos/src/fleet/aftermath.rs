@@ -1,4 +1,4 @@
-//! What a kill leaves: each change under way, and how far it was.
+//! What a kill interrupted: each operation in progress, and how far it was.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::registry::{AuditCursor, EngineRow, Snapshot};
 use super::schedule::{FOLDER, NEW_KEY, NO_FOLDER, NO_PROCESS, OLD_KEY, PHASES, PROCESS, Phase};
 use crate::api::CallOutcome;
 
-/// What is there at one moment.
+/// The rows, instances and folders at one moment.
 #[derive(Debug)]
 pub(crate) struct FleetSnapshot {
     /// Processes or containers.
@@ -21,8 +21,8 @@ pub(crate) struct FleetSnapshot {
     pub(crate) registry: Snapshot,
 }
 
-/// Looks at processes or containers, folders and rows, in this order: it is the order in which they change on
-/// their own after a kill.
+/// Captures instances, folders and rows, in this order: it is the order in which they change on their own after a
+/// kill.
 pub(crate) async fn capture(
     deployment: &Arc<Deployment>,
     seen: &AuditCursor,
@@ -44,7 +44,7 @@ fn list_instances(deployment: &Deployment) -> anyhow::Result<(Vec<EngineInstance
     Ok((running, folders))
 }
 
-/// The phases of all changes under way.
+/// Returns the phases of all operations in progress.
 pub(crate) async fn phases_hit(world: &FleetContext, scene: &FleetSnapshot) -> Vec<Phase> {
     let mut phases = Vec::new();
     for row in &scene.registry.engines {
@@ -72,15 +72,15 @@ pub(crate) async fn phases_hit(world: &FleetContext, scene: &FleetSnapshot) -> V
     phases
 }
 
-/// Whether the engine of a rotation still takes its old key; nothing if it does not say, or if nobody was given
-/// that key.
+/// Whether the engine of a rotation still accepts its old key; `None` if it does not answer, or if nobody was
+/// given that key.
 async fn accepts_old_key(world: &FleetContext, row: &EngineRow) -> Option<bool> {
     let ring = world.keys.for_engine(&row.engine_id);
     let old = ring.keys().find(|key| KeyHash::of(key).to_hex() == row.key_hash)?;
     accepts_key(world, &format!("http://127.0.0.1:{}", row.port?), old).await
 }
 
-/// Whether the engine at `url` takes `key`; nothing if it does not say.
+/// Whether the engine at `url` accepts `key`; `None` if it does not answer.
 pub(crate) async fn accepts_key(world: &FleetContext, url: &str, key: &str) -> Option<bool> {
     match world.call_engine(url, "/execute/replay?task_id=no-such-task", key).await {
         CallOutcome::Response(404 | 200, _) => Some(true),

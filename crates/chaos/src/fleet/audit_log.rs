@@ -1,5 +1,5 @@
-//! The ledger, read again by its description: each product's rows are chained by hashes and numbered without a
-//! gap, and replaying them gives exactly the settled states.
+//! Checks the audit log independently, from its description: each product's rows are chained by hashes and
+//! numbered without a gap, and replaying them gives exactly the settled states.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -127,7 +127,7 @@ impl ProductState {
     }
 }
 
-/// The contract's table, as far as the ledger shows it.
+/// The contract's transition table, as far as the audit log shows it.
 fn is_legal_transition(event: &str, from: Option<&str>, to: Option<&str>) -> bool {
     match event {
         "provision" => from.is_none() && to == Some("running"),

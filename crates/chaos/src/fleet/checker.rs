@@ -1,5 +1,5 @@
-//! What must hold after each start: rows, processes or containers, ports and folders match; keys open; what was
-//! acknowledged is there.
+//! The rules that must hold after each start: rows, instances, ports and folders match; keys are accepted;
+//! acknowledged changes are there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,17 +16,16 @@ use super::registry::{AuditCursor, AuditRow, EngineRow};
 use super::tenant_users::{Call, ExpectedState, Op, Outcome, TenantUser, text_field};
 use crate::api::CallOutcome;
 
-/// How long a wrong state may last after a start. Longer than the period at which the orchestrator compares
-/// the registry with what runs.
+/// How long an inconsistency may last after a start. Longer than the reconciliation interval of the orchestrator.
 pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_mins(1);
-/// Between two looks.
+/// The interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// From when on settling is said to have taken long.
+/// From this duration on, settling is counted as slow.
 const SLOW_SETTLE_THRESHOLD: Duration = Duration::from_secs(5);
 
-/// Waits until everything matches, for `patience` at most, and gives what is there then; what does not match
-/// is a violation. Containers that have ended may be left, unless all must be `tidy`: the orchestrator removes what
-/// a kill left of them by and by.
+/// Waits at most `patience` until everything matches, and returns the snapshot; each remaining mismatch is a
+/// violation. Exited containers may be left unless all must be `tidy`: the orchestrator removes them gradually
+/// after a kill.
 pub(crate) async fn settle(
     world: &Arc<FleetContext>,
     deployment: &Arc<Deployment>,
@@ -44,7 +43,7 @@ pub(crate) async fn settle(
         if faults.is_empty() {
             if begin.elapsed() > SLOW_SETTLE_THRESHOLD {
                 world.counters.count("starts that took long to settle");
-                // What it was about, without the engine that it was.
+                // The kind of fault, without the engine's id.
                 let about = |fault: &String| fault.split(':').next().map(str::to_owned).unwrap_or_default();
                 for about in last.iter().map(about).collect::<BTreeSet<_>>() {
                     world.counters.count(format!("took long to settle: {about}"));
@@ -63,7 +62,7 @@ pub(crate) async fn settle(
     }
 }
 
-/// What does not match among rows, processes or containers, ports and folders.
+/// Returns the mismatches among rows, instances, ports and folders.
 fn check_consistency(scene: &FleetSnapshot, tidy: bool) -> Vec<String> {
     let FleetSnapshot { instances: running, folders, registry } = scene;
     let mut faults = Vec::new();
@@ -72,7 +71,7 @@ fn check_consistency(scene: &FleetSnapshot, tidy: bool) -> Vec<String> {
         let of_it: Vec<_> = running.iter().filter(|running| running.engine_id == row.engine_id).collect();
         let alive = of_it.iter().filter(|running| running.is_alive).count();
         let is_running = row.status == "running";
-        // What is left of an engine that failed is kept for its log.
+        // The remains of a failed engine are kept for its log.
         let may_be_left = row.status == "failed" || !tidy;
         if row.claim.is_some() || matches!(row.status.as_str(), "provisioning" | "destroying") {
             faults.push(format!("a change is under way: {row:?}"));
@@ -108,7 +107,7 @@ fn check_consistency(scene: &FleetSnapshot, tidy: bool) -> Vec<String> {
     faults
 }
 
-/// What is wrong with the engines as their users see them.
+/// Returns the violations in the engines as their users see them.
 async fn check_users(world: &Arc<FleetContext>, scene: &FleetSnapshot) -> anyhow::Result<Vec<String>> {
     let mut checks = JoinSet::new();
     for index in 0..world.users.len() {
@@ -127,7 +126,7 @@ async fn check_users(world: &Arc<FleetContext>, scene: &FleetSnapshot) -> anyhow
     Ok(faults)
 }
 
-/// Looks a user up and, if their engine runs, asks it with their key and with those that they had before.
+/// Looks a user up and, if their engine runs, calls it with their current and previous keys.
 async fn check_user(
     world: &FleetContext,
     user_index: &TenantUser,
@@ -200,7 +199,7 @@ fn find_row<'a>(
     rows.iter().find(|row| row.product_id == *product && row.user_id == user_index.user)
 }
 
-/// Quotas, which hold at every moment.
+/// Checks the quotas, which hold at every moment.
 pub(crate) fn check_quotas(world: &FleetContext, rows: &[EngineRow]) -> Vec<String> {
     let over = world.products.iter().filter_map(|product_of| {
         let max = product_of.max_engines?;
@@ -210,7 +209,7 @@ pub(crate) fn check_quotas(world: &FleetContext, rows: &[EngineRow]) -> Vec<Stri
     over.collect()
 }
 
-/// What was acknowledged in the round and is not so, and what is so without having been asked for.
+/// Returns the changes acknowledged in the round that were lost, and changes that nobody requested.
 pub(crate) fn check_acknowledged(
     world: &FleetContext,
     calls: &[Call],
@@ -258,7 +257,7 @@ fn is_satisfied(expect: &ExpectedState, row: Option<&EngineRow>) -> bool {
     }
 }
 
-/// Compares a user's calls with the ledger's rows about them.
+/// Compares a user's calls with the audit log's rows about them.
 fn check_audit_rows(calls: &[&Call], written: &[&AuditRow], alone: bool) -> Vec<String> {
     let mut faults = Vec::new();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -272,7 +271,7 @@ fn check_audit_rows(calls: &[&Call], written: &[&AuditRow], alone: bool) -> Vec<
         if rows > may {
             faults.push(format!("{rows} rows {event}, and at most {may} calls"));
         }
-        // What others share writes no row of its own.
+        // A shared operation writes no row of its own.
         let own = matches!(event, "stop" | "rotate_key" | "destroy") || (alone && event == "start");
         let must = calls
             .iter()

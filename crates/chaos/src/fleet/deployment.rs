@@ -1,5 +1,5 @@
-//! A deployment: its folder, its ports, its database, how its orchestrator is started, and the certainty that none
-//! of its engines is left behind.
+//! A deployment: its folder, ports and database, how its orchestrator is started, and the cleanup that leaves none
+//! of its engines behind.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -112,7 +112,7 @@ impl Deployment {
         self.service_config.folder.join("engines")
     }
 
-    /// The files, containers and logs that hold a secret: one of its own, or one of `others`.
+    /// Returns the files, containers and logs that contain a secret: one of its own, or one of `others`.
     pub(crate) fn leaks(&self, others: &[String]) -> anyhow::Result<Vec<String>> {
         let secrets = Secrets::new(self.secrets.iter().chain(others));
         let mut found = secrets.scan_files(&self.service_config.folder)?;
@@ -125,7 +125,7 @@ impl Deployment {
         Ok(found)
     }
 
-    /// What the orchestrators have said.
+    /// The path of the orchestrators' log.
     pub(crate) fn log(&self) -> PathBuf {
         self.service_config.log()
     }
@@ -140,8 +140,8 @@ impl Deployment {
         setup.start(first)
     }
 
-    /// Starts the orchestrator and waits until it is ready to serve. As whoever runs it would, starts it again
-    /// where the one before it still holds what this one needs.
+    /// Starts the orchestrator and waits until it is ready. Like an operator, restarts it while the previous one
+    /// still holds its address or registry.
     pub(crate) async fn start_ready(&self, few_ports: bool, http: &Client) -> anyhow::Result<ServiceProcess> {
         let begin = Instant::now();
         loop {
@@ -156,7 +156,7 @@ impl Deployment {
         }
     }
 
-    /// Whether the last that an orchestrator said is that another one holds what it needs.
+    /// Whether the last orchestrator exited because another one held its address or registry.
     pub(crate) fn exited_on_conflict(&self) -> bool {
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
         log.lines().next_back().is_some_and(is_conflict)
@@ -187,12 +187,12 @@ impl Deployment {
         self.id.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What carries its label.
+    /// Returns the instances with its label.
     pub(crate) fn engines(&self) -> anyhow::Result<Vec<EngineInstance>> {
         self.id().map_or_else(|| Ok(Vec::new()), |id| self.engine_host.engines(&id))
     }
 
-    /// Strikes an engine behind the orchestrator's back.
+    /// Injects a fault into an engine directly.
     pub(crate) fn inject_fault(&self, engine: &EngineInstance, blow: EngineFault) -> anyhow::Result<()> {
         self.engine_host.inject_fault(engine, blow)
     }
@@ -204,9 +204,9 @@ fn is_conflict(words: &str) -> bool {
     words.contains("Address already in use") || words.contains("is in use")
 }
 
-/// How often is looked for engines that were just being started.
+/// How often to look for engines that were just being started.
 const CLEANUP_ATTEMPTS: usize = 200;
-/// How often in a row there must have been none.
+/// How many checks in a row must find none.
 const REQUIRED_CLEAN_CHECKS: usize = 10;
 
 impl Drop for Deployment {

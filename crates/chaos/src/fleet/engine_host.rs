@@ -1,4 +1,4 @@
-//! What runs the engines of a deployment, and what is to be seen of them there.
+//! The backend that runs a deployment's engines, and the instances visible there.
 
 use std::os::fd::OwnedFd;
 
@@ -23,22 +23,22 @@ pub enum Backend {
 pub(crate) struct EngineInstance {
     /// Its engine.
     pub(crate) engine_id: String,
-    /// No other process or container has this.
+    /// Unique among all processes and containers.
     pub(crate) instance: String,
-    /// Where it listens, as it was told.
+    /// The port that it was given.
     pub(crate) port: Option<u16>,
-    /// Only of containers something is left when they have ended.
+    /// Only a container can remain after it has ended.
     pub(crate) is_alive: bool,
-    /// A process's.
+    /// The pidfd of a process.
     pub(crate) pidfd: Option<OwnedFd>,
 }
 
-/// What an engine meets behind the orchestrator's back.
+/// A fault injected into an engine directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EngineFault {
     /// It is killed.
     Kill,
-    /// It is halted and says nothing any more.
+    /// It is suspended and no longer responds.
     Hang,
     /// It is killed, and nothing is left of it; a process is only killed.
     Remove,
@@ -71,7 +71,7 @@ impl EngineHost {
         }
     }
 
-    /// Strikes an engine. One that has ended meanwhile is left alone.
+    /// Injects a fault. An engine that has ended meanwhile is ignored.
     pub(crate) fn inject_fault(&self, engine: &EngineInstance, blow: EngineFault) -> anyhow::Result<()> {
         match (self, &engine.pidfd) {
             (Self::Containers(containers), _) => containers.inject_fault(engine, blow),

@@ -1,4 +1,4 @@
-//! How the orchestrator is killed, and what else befalls the deployment meanwhile.
+//! Kills the orchestrator, and injects faults into the deployment meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,15 +18,15 @@ use super::schedule::{KillPlan, KillPoint};
 use super::setup;
 use crate::rng::SeededRng;
 
-/// How long a call is waited for, with processes.
+/// How long to wait for a call, with processes.
 const CALL_TIMEOUT: Duration = Duration::from_millis(150);
-/// How long a change of the orchestrator's own is waited for beyond that.
+/// How much longer to wait for an operation that the orchestrator starts by itself.
 const BACKGROUND_CHANGE_TIMEOUT: Duration = Duration::from_millis(1_350);
-/// How often trouble befalls a database that it can befall.
+/// How often a fault is injected into a database that supports it.
 const DATABASE_FAULT_PROBABILITY: f64 = 0.15;
 
 impl RoundRunner {
-    /// Lets the clients ask, and kills the orchestrator as planned.
+    /// Runs the clients, and kills the orchestrator as planned.
     pub(super) async fn run_load_and_kill(&mut self, plan: &KillPlan) -> anyhow::Result<()> {
         let over = Arc::new(AtomicBool::new(false));
         let avoid_sleepy = plan.kind() == Some("sleep") || self.rng.chance(0.2);
@@ -46,7 +46,7 @@ impl RoundRunner {
             let dice = SeededRng::new(self.context.seed, (self.round, number));
             asking.spawn(run_client(Arc::clone(&self.context), load.clone(), number, dice));
         }
-        // There must be something to lose.
+        // There must be an engine to lose.
         if self.rng.chance(0.6) {
             let wait = self.rng.millis(0..=150);
             tokio::time::sleep(wait).await;
@@ -89,12 +89,12 @@ impl RoundRunner {
         Ok(())
     }
 
-    /// How long a call is waited for before the orchestrator is killed anyhow.
+    /// How long to wait for a call before the orchestrator is killed anyway.
     fn call_timeout(&self) -> Duration {
         CALL_TIMEOUT * self.time_scale
     }
 
-    /// How long a change of the orchestrator's own is waited for.
+    /// How long to wait for an operation of the orchestrator's own.
     pub(super) fn background_change_timeout(&self) -> Duration {
         BACKGROUND_CHANGE_TIMEOUT + self.call_timeout()
     }
@@ -109,7 +109,7 @@ impl RoundRunner {
         let (registry, world) = (self.deployment.registry().clone(), Arc::clone(&self.context));
         let runtime = Handle::current();
         tokio::task::spawn_blocking(move || {
-            // A registry that cannot be read now is looked at after the kill.
+            // A registry that cannot be read now is inspected after the kill.
             let _ = runtime.block_on(registry.wait_for(sight, limit));
             std::thread::park_timeout(delay);
             world.trigger.fire(Signal::KILL);
@@ -125,7 +125,7 @@ impl RoundRunner {
         Ok(())
     }
 
-    /// Lets trouble befall the database, for a while. Gives whether the orchestrator was killed in it.
+    /// Injects a database fault for a while. Returns whether the orchestrator was killed during it.
     async fn inject_database_fault(&mut self) -> anyhow::Result<bool> {
         let Some(trouble) = self.rng.pick(&DatabaseFault::ALL).copied() else { return Ok(false) };
         self.context.database_fault_injected.store(true, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl RoundRunner {
         Ok(killed)
     }
 
-    /// Kills the orchestrator after `delay`, more exactly than the runtime's clock would.
+    /// Kills the orchestrator after `delay`, more precisely than the runtime's timer would.
     async fn kill_after(&self, delay: Duration) -> anyhow::Result<()> {
         let world = Arc::clone(&self.context);
         tokio::task::spawn_blocking(move || {
@@ -157,7 +157,7 @@ impl RoundRunner {
         Ok(())
     }
 
-    /// Strikes some engines behind the orchestrator's back.
+    /// Injects a fault into some engines directly.
     pub(super) fn inject_engine_faults(&mut self, blow: EngineFault, most: u64) -> anyhow::Result<()> {
         let engines = self.deployment.engines()?;
         for _ in 0..self.rng.between(1..=most) {

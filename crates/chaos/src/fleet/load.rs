@@ -1,4 +1,5 @@
-//! The clients: each asks for its own users and for shared ones, at random, until the orchestrator is gone.
+//! The clients: each sends requests for its own users and for shared ones, at random, until the orchestrator is
+//! gone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,18 +14,18 @@ use crate::rng::SeededRng;
 /// The task whose loss would be noticed.
 pub(crate) const PERSISTENT_TASK: &str = "kept";
 
-/// What a round's load is made of.
+/// The load of a round.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadProfile {
-    /// The kind of change that is wanted most.
+    /// The kind of operation to prefer.
     pub(crate) prefer: Option<&'static str>,
-    /// Users whose engines sleep soon are left alone.
+    /// Avoid users whose engines sleep soon.
     pub(crate) avoid_sleepy: bool,
     /// Set when the round is over.
     pub(crate) stop: Arc<AtomicBool>,
 }
 
-/// One client's part of a round.
+/// Runs one client's part of a round.
 pub(crate) async fn run_client(
     world: Arc<FleetContext>,
     load: LoadProfile,
@@ -45,7 +46,7 @@ pub(crate) async fn run_client(
     }
 }
 
-/// Asks `op` for the user of a seat and notes what came of it. Gives the answer; none where nobody gave one.
+/// Sends `op` for a user and records the outcome. Returns the response, or `None` if there was none.
 pub(crate) async fn send_and_record(world: &FleetContext, index: usize, op: Op) -> Option<CallOutcome> {
     let user_index = world.users.get(index)?;
     world.trigger.notify(op.name());
@@ -64,7 +65,7 @@ pub(crate) async fn send_and_record(world: &FleetContext, index: usize, op: Op) 
     (!is_gone).then_some(asked)
 }
 
-/// One of the client's own users or a shared one, and what to ask for them.
+/// Chooses one of the client's own users or a shared one, and an operation for them.
 fn choose_call(
     world: &FleetContext,
     load: &LoadProfile,
@@ -102,7 +103,7 @@ fn choose_call(
     let all: Vec<Op> = ops.iter().flat_map(|(op, weight)| std::iter::repeat_n(*op, *weight)).collect();
     let (mut index, mut user_index) = *dice.pick(&mine)?;
     let mut op = *dice.pick(&all)?;
-    // Mostly what changes something; now and then what is refused.
+    // Mostly operations that change something; now and then one that is refused.
     for _ in 0..4 {
         if is_applicable(world, user_index, op.name()) || dice.chance(0.1) {
             break;
@@ -113,7 +114,7 @@ fn choose_call(
     Some((index, op))
 }
 
-/// Whether a change of `kind` is likely to be made at `user_index`.
+/// Whether an operation of `kind` is likely to have an effect on `user_index`.
 fn is_applicable(world: &FleetContext, user_index: &TenantUser, kind: &str) -> bool {
     let expect = user_index.expected();
     match kind {
@@ -125,7 +126,7 @@ fn is_applicable(world: &FleetContext, user_index: &TenantUser, kind: &str) -> b
     }
 }
 
-/// What to ask for a change of `kind`. The others are the orchestrator's own.
+/// The request that causes an operation of `kind`. The others are the orchestrator's own.
 fn op_for(kind: &str) -> Option<Op> {
     match kind {
         "provision" => Some(Op::Provision),
@@ -138,7 +139,7 @@ fn op_for(kind: &str) -> Option<Op> {
     }
 }
 
-/// What came of a call. An answer that the contract does not have is a violation.
+/// Classifies the outcome of a call. A response outside of the contract is a violation.
 fn classify_response(world: &FleetContext, user_index: &TenantUser, op: Op, asked: &CallOutcome) -> Outcome {
     let (status, body) = match asked {
         CallOutcome::NotSent => return Outcome::NotSent,
@@ -181,13 +182,13 @@ fn classify_response(world: &FleetContext, user_index: &TenantUser, op: Op, aske
     Outcome::Refused(status, code.to_owned())
 }
 
-/// Keeps the keys that an answer hands out.
+/// Records the keys in a response.
 fn record_keys(world: &FleetContext, user_index: &TenantUser, op: Op, body: &Value) {
     let record = if matches!(op, Op::Admit { .. }) { body.get("engine").unwrap_or(body) } else { body };
     if let (Some(engine_id), Some(key)) = (text_field(record, "/engine_id"), text_field(record, "/api_key")) {
         world.keys.record_issued(&engine_id, &key);
     }
-    // Whose it is is known only where nobody else asks for the user.
+    // The owner is known only if no other client uses the user.
     if let (Op::Rotate, Some(key), ExpectedState::Up(Some(engine_id))) =
         (op, text_field(body, "/new_api_key"), user_index.expected())
     {
@@ -195,7 +196,7 @@ fn record_keys(world: &FleetContext, user_index: &TenantUser, op: Op, body: &Val
     }
 }
 
-/// Has a turn done that must be found again as long as the engine exists.
+/// Runs a turn that must be found again as long as the engine exists.
 async fn run_persistent_turn(world: &FleetContext, provisioned: &Value) {
     let field = |name: &str| text_field(provisioned, name);
     if let (Some(engine_id), Some(url), Some(key)) = (field("/engine_id"), field("/url"), field("/api_key"))

@@ -1,5 +1,6 @@
-//! The registry, read beside the orchestrator or without one. Opened for each look: a connection that stays would
-//! keep SQLite from recovering after a kill as it would on its own, and would not outlive a restart of PostgreSQL.
+//! Reads the registry, beside the orchestrator or without one. It is opened for each read: a lasting connection
+//! would keep SQLite from recovering after a kill as it would on its own, and would not survive a restart of
+//! PostgreSQL.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,16 +19,16 @@ pub(crate) struct EngineRow {
     pub(crate) status: String,
     pub(crate) prior_status: Option<String>,
     pub(crate) port: Option<u16>,
-    /// The change under way.
+    /// The claim of the operation in progress.
     pub(crate) claim: Option<String>,
-    /// Of its key, while a rotation is under way the old one.
+    /// The hash of the engine's key; during a rotation, of the old one.
     pub(crate) key_hash: String,
     /// When it is to be restarted.
     pub(crate) restart_at: Option<i64>,
 }
 
 impl EngineRow {
-    /// The state that the ledger knows: none while it is provisioned.
+    /// The status as in the audit log: `None` while it is being provisioned.
     pub(crate) fn settled_status(&self) -> Option<&str> {
         match self.status.as_str() {
             "provisioning" => None,
@@ -37,7 +38,7 @@ impl EngineRow {
     }
 }
 
-/// A product: the end of its ledger and its counters.
+/// A product: the end of its audit log and its counters.
 #[derive(Clone, Debug)]
 pub(crate) struct ProductRow {
     pub(crate) product_id: String,
@@ -47,7 +48,7 @@ pub(crate) struct ProductRow {
     pub(crate) destroys: i64,
 }
 
-/// A row of the ledger.
+/// A row of the audit log.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditRow {
     pub(crate) product_id: String,
@@ -66,20 +67,20 @@ pub(crate) struct AuditRow {
 pub(crate) struct Snapshot {
     pub(crate) engines: Vec<EngineRow>,
     pub(crate) products: Vec<ProductRow>,
-    /// The rows that were not seen before, in their order.
+    /// The rows that were not read before, in their order.
     pub(crate) audit: Vec<AuditRow>,
 }
 
-/// How far each product's ledger has been read.
+/// How far each product's audit log has been read.
 pub(crate) type AuditCursor = BTreeMap<String, i64>;
 
 /// Where the registry is.
 #[derive(Clone)]
 pub(crate) struct Registry {
     url: String,
-    /// Opens a snapshot of several queries.
+    /// The statement that begins a snapshot over several queries.
     begin_snapshot: &'static str,
-    /// Finds a connection of the orchestrator's; none where the database has no connections.
+    /// Finds a connection of the orchestrator; `None` if the database has no connections.
     connection_query: Option<&'static str>,
 }
 
@@ -90,9 +91,9 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// How long an orchestrator that was killed may still be connected.
+/// How long a killed orchestrator may still be connected.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-/// Between two looks at something that is awaited.
+/// The interval between two polls.
 const POLL_INTERVAL: Duration = Duration::from_micros(200);
 
 impl Registry {
@@ -132,8 +133,8 @@ impl Registry {
         Ok(id)
     }
 
-    /// Waits until the database has ended whatever an orchestrator that was killed had asked for: until then what
-    /// it shows may change.
+    /// Waits until the database has finished all statements of a killed orchestrator: until then its contents may
+    /// change.
     pub(crate) async fn wait_disconnected(&self) -> anyhow::Result<()> {
         let Some(connected) = self.connection_query else { return Ok(()) };
         let begin = Instant::now();
@@ -148,7 +149,7 @@ impl Registry {
         Ok(registry.close().await?)
     }
 
-    /// All rows, but of the ledger only those behind what was `seen`, as they are at one moment.
+    /// Reads all rows in one snapshot, but only the rows of the audit log after `seen`.
     pub(crate) async fn snapshot(&self, seen: &AuditCursor) -> sqlx::Result<Snapshot> {
         let mut registry = self.open().await?;
         let mut view = registry.begin_with(self.begin_snapshot).await?;
@@ -174,7 +175,7 @@ impl Registry {
         Ok(Snapshot { engines, products, audit })
     }
 
-    /// Watches the registry until it shows `sight`, at most for `limit`. Returns whether it did.
+    /// Polls the registry until `sight` holds, at most for `limit`. Returns whether it did.
     pub(crate) async fn wait_for(&self, sight: RegistryCondition, limit: Duration) -> sqlx::Result<bool> {
         let watching = async {
             let mut registry = self.open().await?;
@@ -187,7 +188,7 @@ impl Registry {
                 }
             };
             while sqlx::query(query).bind(value).fetch_optional(&mut registry).await?.is_none() {
-                // The runtime's clock is too coarse, and whoever watches has a thread for it.
+                // The runtime's timer is too coarse, and a watcher has a thread of its own.
                 std::thread::park_timeout(POLL_INTERVAL);
             }
             registry.close().await
@@ -237,11 +238,11 @@ fn read_audit(row: &AnyRow) -> sqlx::Result<AuditRow> {
     })
 }
 
-/// What is waited for in the registry.
+/// A condition to wait for in the registry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RegistryCondition {
-    /// A change of this kind is under way.
+    /// An operation of this kind is in progress.
     ClaimVisible(&'static str),
-    /// An engine rests in this state.
+    /// An engine is settled in this status.
     StatusReached(&'static str),
 }

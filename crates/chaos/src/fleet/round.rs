@@ -1,4 +1,4 @@
-//! The rounds of a run: load, kill, look, start, settle, judge. The kill itself is in `strike`.
+//! The rounds of a run: load, kill, inspect, start, settle, check. The kill itself is in `kill`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::service_process::ServiceProcess;
 
 /// How many times as long as with processes everything takes with containers.
 const CONTAINER_TIME_SCALE: u32 = 10;
-/// Who breaks a guarantee is caught sooner.
+/// A mutation is caught sooner.
 const MUTATION_SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// After so many violations nothing new is learned.
 const MAX_VIOLATIONS: usize = 20;
 /// How often the files are searched for keys, in rounds.
 const SECRET_SCAN_INTERVAL_ROUNDS: u64 = 100;
 
-/// See the module.
+/// Runs the rounds of a campaign.
 pub(crate) struct RoundRunner {
     pub(super) context: Arc<FleetContext>,
     pub(super) deployment: Arc<Deployment>,
@@ -38,9 +38,9 @@ pub(crate) struct RoundRunner {
     time_limit: Duration,
     pub(super) is_mutated: bool,
     audit_log: AuditLogChecker,
-    /// The ledger's rows of the round.
+    /// The audit log's rows of the round.
     round_audit_rows: Vec<AuditRow>,
-    /// The engines that ran, and that nothing was done to, when the orchestrator was killed: their processes.
+    /// Engines that were running and untouched when the orchestrator was killed, with their processes.
     bystanders: BTreeMap<String, String>,
     scheduler: KillScheduler,
     pub(super) rng: SeededRng,

@@ -1,5 +1,5 @@
-//! When the orchestrator is killed: at any moment, some time after a call was sent, or some time after the
-//! registry shows a claim. What was hit least is aimed at most, with the delays that have hit it before.
+//! Decides when the orchestrator is killed: at any moment, some time after a call was sent, or some time after the
+//! registry shows a claim. Phases hit least are aimed at most, with delays that have hit them before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::context::Capabilities;
 use crate::counters::Counters;
 use crate::rng::SeededRng;
 
-/// How far a change was when the orchestrator was killed: its kind, and what was there.
+/// How far an operation was when the orchestrator was killed: its kind, and the state found.
 pub(crate) type Phase = (&'static str, &'static str);
 
 pub(crate) const NO_PROCESS: &str = "without a process";
@@ -18,7 +18,7 @@ pub(crate) const NO_FOLDER: &str = "without the folder";
 pub(crate) const OLD_KEY: &str = "the engine takes the old key";
 pub(crate) const NEW_KEY: &str = "the engine takes the new key";
 
-/// All that a kill can meet.
+/// All phases that a kill can hit.
 pub(crate) const PHASES: [Phase; 17] = [
     ("provision", NO_PROCESS),
     ("provision", PROCESS),
@@ -52,7 +52,7 @@ pub(crate) fn hit_counter_name((kind, state): Phase) -> String {
     format!("killed in {kind}: {state}")
 }
 
-/// What is waited for before the delay.
+/// The event after which the delay starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillPoint {
     /// The load has begun.
@@ -71,7 +71,7 @@ pub(crate) struct KillPlan {
 }
 
 impl KillPlan {
-    /// The kind of change that it aims at.
+    /// The kind of operation that the plan aims at.
     pub(crate) const fn kind(&self) -> Option<&'static str> {
         match self.point {
             KillPoint::LoadStarted => None,
@@ -84,7 +84,7 @@ impl KillPlan {
 #[derive(Debug)]
 pub(crate) struct KillScheduler {
     rng: SeededRng,
-    /// How many times as long as with processes everything takes.
+    /// The factor by which everything takes longer than with processes.
     time_scale: u64,
     /// Plans that hit, the newest last.
     successful_plans: BTreeMap<Phase, Vec<KillPlan>>,
@@ -94,7 +94,7 @@ pub(crate) struct KillScheduler {
 const MAX_REMEMBERED_PLANS: usize = 12;
 
 impl KillScheduler {
-    /// One that has learned nothing yet.
+    /// Creates a scheduler without any recorded hits.
     pub(crate) fn new(seed: u64, pace: u64) -> Self {
         Self { rng: SeededRng::new(seed, "aims"), time_scale: pace, successful_plans: BTreeMap::new() }
     }
@@ -132,8 +132,8 @@ impl KillScheduler {
         } else {
             KillPoint::ClaimVisible(kind)
         };
-        // Short delays more often than long ones: most phases are short. What comes last in a change that ends a
-        // container comes after its last words were kept, up to a second after the claim.
+        // Short delays more often than long ones: most phases are short. The last phases of an operation that ends
+        // a container come after its log was kept, up to a second after the claim.
         let longest_prefix = if self.rng.chance(0.5) {
             4
         } else if matches!(phase, ("stop" | "sleep" | "restart", NO_PROCESS)) {

@@ -1,4 +1,4 @@
-//! No key may be read anywhere: every file of the deployment is searched.
+//! Searches every file of the deployment for keys: no key may be readable anywhere.
 
 use std::collections::HashSet;
 use std::fs;
@@ -9,12 +9,12 @@ const KEY_PREFIXES: [&[u8]; 2] = [b"sk-svc-", b"pk-svc-"];
 /// How many characters of a key follow its prefix.
 const KEY_BODY_LEN: usize = 43;
 
-/// What may be found nowhere.
+/// The secrets that must not be found anywhere.
 #[derive(Clone, Debug)]
 pub(crate) struct Secrets(HashSet<Vec<u8>>);
 
 impl Secrets {
-    /// The ends of `secrets`, which are as long as a key's.
+    /// Keeps the ends of `secrets`, which are as long as a key's.
     pub(crate) fn new<'a>(secrets: impl IntoIterator<Item = &'a String>) -> Self {
         let end = |secret: &String| {
             secret.as_bytes().get(secret.len().checked_sub(KEY_BODY_LEN)?..).map(<[u8]>::to_vec)
@@ -64,7 +64,7 @@ impl Secrets {
     }
 }
 
-/// What was read; none where it went away meanwhile, as files of PostgreSQL and of ending engines do.
+/// Ignores files that disappeared meanwhile, as files of PostgreSQL and of ending engines do.
 fn ignore_not_found<T>(read: std::io::Result<T>) -> std::io::Result<Option<T>> {
     match read {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

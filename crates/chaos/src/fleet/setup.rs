@@ -1,4 +1,4 @@
-//! Sets the scene: what a kill aims at must be there to be met.
+//! Prepares engines, so that the operation that a kill aims at can happen.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use super::load::send_and_record;
 use super::tenant_users::{ExpectedState, Op, TenantUser};
 use crate::rng::SeededRng;
 
-/// Brings some users' engines into the state that a change of `kind` begins in. Whatever is refused is judged as
-/// in any round.
+/// Brings some users' engines into the state in which an operation of `kind` starts. Refusals are checked as in
+/// any round.
 pub(crate) async fn prepare(world: &Arc<FleetContext>, kind: &str, dice: &mut SeededRng) {
     let mut fit: Vec<usize> =
         (0..world.users.len()).filter(|index| is_suitable(world, *index, kind)).collect();
-    // All that sleep soon, so that they go to sleep one close after the other; of the others a few.
+    // All engines that sleep soon, so that they go to sleep one shortly after the other; a few of the others.
     while fit.len() > PREPARED_ENGINES {
         let out = usize::try_from(dice.between(0..=fit.len() as u64 - 1)).unwrap_or_default();
         fit.swap_remove(out);
@@ -39,7 +39,7 @@ pub(crate) async fn prepare(world: &Arc<FleetContext>, kind: &str, dice: &mut Se
 /// How many engines are prepared.
 const PREPARED_ENGINES: usize = 3;
 
-/// Whether the user is one client's own, so that it is known what there is, and no quota is in the way.
+/// Whether the user belongs to one client, so that the state is known, and no quota interferes.
 fn is_suitable(world: &FleetContext, index: usize, kind: &str) -> bool {
     let of = |user_index: &TenantUser| {
         Some((
@@ -54,7 +54,7 @@ fn is_suitable(world: &FleetContext, index: usize, kind: &str) -> bool {
     }
 }
 
-/// What brings an engine of which `known` is known to where a change of `kind` begins.
+/// The operations that bring an engine from `known` to the state in which an operation of `kind` starts.
 fn setup_ops(kind: &str, known: &ExpectedState) -> Vec<Op> {
     let admit = Op::Admit { provision: true, wake: true };
     match (kind, known) {

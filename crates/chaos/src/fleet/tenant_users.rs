@@ -1,11 +1,12 @@
-//! What each user was promised: the acknowledged calls of a round, and what must still hold after its kill.
+//! The expected state of each user's engine: the acknowledged calls of a round, and what must still hold after its
+//! kill.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-/// What is asked for a user.
+/// An operation that a client requests for a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Provision,
@@ -33,7 +34,7 @@ impl Op {
         }
     }
 
-    /// Whether a row of the ledger with this event may come from it.
+    /// Whether a row of the audit log with this event may result from it.
     pub(crate) const fn may_write(self, event: &str) -> bool {
         match self {
             Self::Provision => matches!(event.as_bytes(), b"provision" | b"provision_failed"),
@@ -50,16 +51,16 @@ impl Op {
     }
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome {
-    /// It was acknowledged; of the engine where the answer names it.
+    /// Acknowledged; with the engine's id if the response names it.
     Acknowledged(Option<String>),
     /// It was refused, or the user not admitted.
     Refused(u16, String),
     /// It never reached the orchestrator.
     NotSent,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
@@ -69,13 +70,13 @@ impl Outcome {
         match self {
             Self::Acknowledged(_) | Self::Unknown => true,
             Self::NotSent => false,
-            // What a delete overtook may have been done just before.
+            // A call overtaken by a delete may have taken effect just before.
             Self::Refused(status, _) => *status >= 500 || *status == 404,
         }
     }
 }
 
-/// A call that has come to its end.
+/// A call that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) user_index: usize,
@@ -83,10 +84,10 @@ pub(crate) struct Call {
     pub(crate) outcome: Outcome,
 }
 
-/// What is known of a user's engine.
+/// The known state of a user's engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ExpectedState {
-    /// Nothing: a call is under way, or was cut off.
+    /// Unknown: a call is in progress, or was interrupted.
     Unknown,
     /// There is none.
     Absent,
@@ -96,14 +97,14 @@ pub(crate) enum ExpectedState {
     Stopped(Option<String>),
 }
 
-/// A user of a product. One who belongs to a client is served by that client alone, so what it is told must
-/// hold exactly; all clients share the others.
+/// A user of a product. A client's own user is served by that client alone, so its responses must hold exactly;
+/// all clients share the others.
 #[derive(Debug)]
 pub(crate) struct TenantUser {
     /// The number of the product.
     pub(crate) product: usize,
     pub(crate) user: String,
-    /// Whose it is.
+    /// The client that owns the user; `None` if shared.
     pub(crate) client: Option<usize>,
     expected: Mutex<ExpectedState>,
 }
@@ -129,7 +130,7 @@ impl TenantUser {
     }
 }
 
-/// What is known after `call`, of which `before` was known; an error if that makes the answer a lie.
+/// Returns the expected state after `call`, given the one `before`; an error if the response contradicts it.
 pub(crate) fn expected_after(
     before: &ExpectedState,
     op: Op,
@@ -194,9 +195,9 @@ fn expected_after_rejection(
         }
         // Nothing was changed.
         "QUOTA_EXCEEDED" | "PORT_EXHAUSTION" => Ok(before.clone()),
-        // Of what the database was to keep nobody knows anything.
+        // The outcome of a database write is unknown.
         "STARTING_UP" => Ok(if op == Op::Get { before.clone() } else { ExpectedState::Unknown }),
-        // A first boot that failed leaves nothing; another one leaves what only the registry knows.
+        // A failed first boot leaves nothing; any other leaves a state that only the registry knows.
         _ if *before == ExpectedState::Absent && matches!(op, Op::Provision | Op::Admit { .. }) => {
             Ok(ExpectedState::Absent)
         }

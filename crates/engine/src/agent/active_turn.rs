@@ -1,4 +1,5 @@
-//! A turn at work: does what its journal says comes next, and commits each step before the next begins.
+//! The driver of an active turn: it performs the next action that the journal calls for and commits each step
+//! before it begins the next one.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -22,37 +23,37 @@ use crate::store::WriteError;
 use crate::store::steps::{MemoryWrite, Step, TurnOutcome};
 use crate::tools::ExposedTools;
 
-/// How long a cancelled turn waits for its programs to be gone. They are killed, so that takes some milliseconds.
+/// How long a cancelled turn waits for its programs to exit. They are killed, so that takes some milliseconds.
 const CHILD_EXIT_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// See the module.
+/// A turn that is being run, with the state of its current model step.
 pub(super) struct ActiveTurn {
     pub(super) context: TurnContext,
     pub(super) thread: Thread,
-    /// What clients have of the model step under way.
+    /// What clients have received of the current model step.
     pub(super) reconciler: StreamReconciler,
-    /// How many starts of the engine have taken up the model step under way.
+    /// How many starts of the engine have resumed the current model step.
     pub(super) engine_starts: u32,
-    /// The model that answered last, where that is not the one that should have: it is asked first for the rest of
-    /// the turn.
+    /// The model that answered last, if it is not the preferred one. It is called first for the rest of the
+    /// turn.
     pub(super) fallback_model: Option<String>,
-    /// The sub-agent that is at work, if one is.
+    /// The sub-agent that is running, if any.
     pub(super) active_sub_agent: Option<ActiveSubAgent>,
     /// The tools that the agent may call.
     pub(super) tool_set: Arc<ExposedTools>,
-    /// Whether what clients have of the step under way is a sub-agent's.
+    /// Whether the part of the current step that clients have received came from a sub-agent.
     pub(super) sent_by_sub_agent: bool,
 }
 
-/// Why a turn goes no further.
+/// Why a turn stops running.
 pub(super) enum Interrupt {
-    /// It failed, and says so.
+    /// The turn failed and reports the failure to clients.
     Failed(Failure),
-    /// The user cancelled it.
+    /// The user cancelled the turn.
     Cancelled(Reply<TurnId>),
-    /// The engine stops. The turn goes on at the next start.
+    /// The engine stops. The turn is resumed at the next start.
     EngineStopping,
-    /// The brain cannot be written, so nothing can be said. The turn stays open until it can.
+    /// The brain cannot be written, so no event can be sent. The turn stays open until it can.
     StoreUnavailable(WriteError),
 }
 
@@ -62,17 +63,17 @@ impl From<WriteError> for Interrupt {
     }
 }
 
-/// How far a turn came.
+/// How a run of the turn's steps ended.
 enum Progress {
-    /// To its end.
+    /// The turn has ended.
     Ended,
-    /// To where a person is needed.
+    /// The turn waits for its user.
     AwaitingHuman,
 }
 
 impl ActiveTurn {
-    /// A turn whose journal is `thread`. Of its model step under way clients have what `telling` says, and
-    /// `starts` starts of the engine have taken it up.
+    /// Creates an active turn whose journal is `thread`. `telling` holds what clients have received of the
+    /// current model step, and `starts` counts the starts of the engine that have resumed it.
     pub(super) fn new(life: TurnContext, thread: Thread, telling: StreamReconciler, starts: u32) -> Self {
         let offer = life.snapshot.toolbox.exposed_tools(life.services.gateway.context_window());
         Self {
@@ -87,7 +88,7 @@ impl ActiveTurn {
         }
     }
 
-    /// Runs the turn to its end, or to where a person is needed.
+    /// Runs the turn until it ends or waits for its user.
     pub(super) async fn run(mut self) -> TurnState {
         let ended = AssertUnwindSafe(self.run_steps()).catch_unwind().await;
         match ended {
@@ -124,7 +125,7 @@ impl ActiveTurn {
         }
     }
 
-    /// Waits until the turn is one of those that may run at once.
+    /// Waits for a permit to run; the number of turns that run at once is bounded.
     async fn acquire_permit(&mut self) -> Result<(), Interrupt> {
         if self.context.permit.is_none() {
             let place = self.context.turn_permits.clone().acquire_owned();
@@ -133,12 +134,12 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// Between two steps a turn stops if the engine does.
+    /// Returns [`Interrupt::EngineStopping`] if the engine is stopping. Called between two steps.
     pub(super) fn check_stopping(&mut self) -> Result<&mut Self, Interrupt> {
         if self.context.stopping.is_cancelled() { Err(Interrupt::EngineStopping) } else { Ok(self) }
     }
 
-    /// Waits for `work`, and meanwhile does what it is told.
+    /// Waits for `work` and handles the commands that arrive meanwhile.
     pub(super) async fn run_while_handling_commands<F: Future>(
         &mut self,
         work: F,
@@ -153,7 +154,7 @@ impl ActiveTurn {
         }
     }
 
-    /// As [`ActiveTurn::run_while_handling_commands`], for work that a stop of the engine need not wait for.
+    /// Like [`ActiveTurn::run_while_handling_commands`], for work that a stop of the engine may abandon.
     pub(super) async fn run_until_stop<F: Future>(&mut self, work: F) -> Result<F::Output, Interrupt> {
         let stopping = self.context.stopping.clone();
         let either = async move {
@@ -166,7 +167,7 @@ impl ActiveTurn {
         self.run_while_handling_commands(either).await?.ok_or(Interrupt::EngineStopping)
     }
 
-    /// Does what the turn is told.
+    /// Handles a command sent to the turn.
     pub(super) async fn handle_command(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
             Command::Cancel(reply) if fault_injection::active(Mutation::IgnoreCancel) => {
@@ -176,7 +177,8 @@ impl ActiveTurn {
             Command::Cancel(reply) => Err(Interrupt::Cancelled(reply)),
             Command::Steer(message, reply) => {
                 let message_id = MessageId::new();
-                // It is for the agent that the user talks to, also while a sub-agent is at work.
+                // A steering message is for the agent that the user talks to, even while a sub-agent is
+                // running.
                 let step = Step::Steered { message_id, message };
                 let committed = self.commit_to_turn(Commit::new(), vec![step], Vec::new()).await;
                 reply_committed(reply, message_id, committed)
@@ -185,14 +187,13 @@ impl ActiveTurn {
         }
     }
 
-    /// Commits a step of the conversation that is worked on with the events that tell of it, and takes it into the
-    /// thread.
+    /// Commits a step of the active conversation together with its events, and applies it to the thread.
     pub(super) async fn commit(&mut self, step: Step, events: Vec<Event>) -> Result<(), WriteError> {
         self.commit_all(Commit::new(), vec![step], events).await
     }
 
-    /// Commits `record` with steps of the conversation that is worked on and the events that tell of them, and takes
-    /// the steps into the thread.
+    /// Commits `record` with steps of the active conversation and their events, and applies the steps to the
+    /// thread.
     pub(super) async fn commit_all(
         &mut self,
         record: Commit,
@@ -204,13 +205,12 @@ impl ActiveTurn {
         self.commit_to_turn(record, steps, events).await
     }
 
-    /// Sends an event of the conversation that is worked on.
+    /// Sends an event of the active conversation.
     pub(super) async fn send(&self, event: Event) -> Result<(), WriteError> {
         self.context.recorder.emit(self.wrap_active_event(event)).await
     }
 
-    /// Commits `record` with steps of the turn itself and the events that tell of them, and takes the steps into the
-    /// thread.
+    /// Commits `record` with steps of the turn itself and their events, and applies the steps to the thread.
     pub(super) async fn commit_to_turn(
         &mut self,
         record: Commit,
@@ -230,26 +230,26 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// Ends the turn well, unless it was told something in the last moment; whether it did.
+    /// Completes the turn unless a command arrived at the last moment. Returns whether it did.
     async fn try_complete(&mut self, stop_reason: StopReason) -> Result<bool, Interrupt> {
         while let Ok(command) = self.context.inbox.try_recv() {
             self.handle_command(command).await?;
         }
         let may_end = match self.thread.next_action() {
             NextAction::Complete(reason) => reason == stop_reason,
-            // Nothing is left to spend on what comes next.
+            // No budget is left for the next model call.
             NextAction::CallModel => stop_reason == StopReason::Budget,
             NextAction::RunTools(_) | NextAction::AwaitHuman(_) => false,
         };
         if !may_end {
             return Ok(false);
         }
-        // What comes from here on finds no turn.
+        // Commands sent from here on find no turn.
         self.context.inbox.close();
         let message_id = self.thread.turn().message_id();
         let (answer_message_id, text) = match self.thread.turn().last_answer() {
             Some((id, answer)) => (*id, answer.text()),
-            // It was ended by a budget before its first answer.
+            // A budget ended the turn before its first answer.
             None => (MessageId::new(), String::new()),
         };
         let unsent = self.thread.turn().unsent_usage().cloned().map(Event::Usage);
@@ -265,7 +265,7 @@ impl ActiveTurn {
         Ok(true)
     }
 
-    /// Ends the turn, or does not, as `stopped` says.
+    /// Handles the reason why the turn stopped: ends it, or leaves it open to be resumed.
     pub(super) async fn handle_interrupt(self, stopped: Interrupt) -> TurnState {
         match stopped {
             Interrupt::Failed(failure) => self.fail(failure).await,
@@ -285,20 +285,20 @@ impl ActiveTurn {
         }
     }
 
-    /// The person did not answer in time.
+    /// Ends the turn because the user did not answer in time.
     pub(super) async fn expire(self) -> TurnState {
         let message =
             "nobody answered in time, so the turn was ended; send the message again to go on".into();
         self.fail(Failure { code: FailureCode::HitlExpired, message, retryable: true }).await
     }
 
-    /// Ends the turn by the user's wish. What the model has said so far stays in the conversation.
+    /// Ends the turn because the user cancelled it. What the model has said so far stays in the conversation.
     async fn cancel(mut self, reply: Reply<TurnId>) -> TurnState {
         if let Some(leash) = &self.context.services.sandbox {
-            // What its tools had begun was let go of when they were.
+            // The programs that its tools started were released together with the tools.
             leash.wait_for_teardown(CHILD_EXIT_TIMEOUT).await;
         }
-        // What a sub-agent was saying is nothing that the agent said.
+        // The text of a sub-agent is not part of the agent's own answer.
         let agents = self.active_sub_agent.is_some() || self.sent_by_sub_agent;
         let said = self.reconciler.sent_text().filter(|_| !agents).map(turn_end::partial_answer);
         let mut events = self.closing_events();
@@ -313,7 +313,8 @@ impl ActiveTurn {
         }
     }
 
-    /// What clients must be told so that nothing of the turn is left open: its block, and calls without a result.
+    /// The events that leave nothing of the turn open for clients: the end of its block, and results for calls
+    /// without one.
     fn closing_events(&mut self) -> Vec<Event> {
         self.context
             .services
@@ -328,13 +329,13 @@ impl ActiveTurn {
     }
 }
 
-/// Answers a command with `value`, if it is on record.
+/// Answers a command with `value` if the commit succeeded, else with its error.
 pub(super) fn reply_committed<T>(
     reply: Reply<T>,
     value: T,
     committed: Result<(), WriteError>,
 ) -> Result<(), Interrupt> {
-    // Who asked may have gone.
+    // The caller may be gone.
     let _ = reply.send(committed.clone().map(|()| value).map_err(AgentError::from));
     Ok(committed?)
 }

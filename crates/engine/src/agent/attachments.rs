@@ -1,5 +1,5 @@
-//! The media of a conversation, read when a model is asked: those of the messages that it is sent, each once, and no
-//! more of them than a request can have. Between two requests none are held.
+//! The media of a conversation, loaded when a model is called: those of the messages it is sent, each once, and
+//! no more than one request can carry. Between two requests none are held in memory.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -11,37 +11,37 @@ use crate::llm::{Content, Media, Message};
 use crate::memory_budget::{MemoryBudget, MemoryUse, NoMemory, Reservation};
 use crate::store::Brain;
 
-/// How many bytes of media a request has at most. Vendors take requests of some 20 to 50 MB, in base64; and what one
-/// message can have is less.
+/// The most bytes of media in one request. Vendors accept requests of some 20 to 50 MB, in base64, and one
+/// message can have less than this.
 const MAX_REQUEST_MEDIA_BYTES: usize = 24 << 20;
 
-/// The media that a conversation shows, by their hashes: the newest first, each once.
+/// The hashes of the media in a conversation, newest first, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Attachments(Vec<String>);
 
-/// What was read of them.
+/// The media that were loaded, by hash.
 #[derive(Debug, Default)]
 pub(super) struct LoadedAttachments {
     bytes: HashMap<String, Bytes>,
-    /// Those that are too old to be sent beside newer ones.
+    /// Hashes of media that are omitted because newer ones use up the limit.
     left_out: HashSet<String>,
 }
 
-/// Why they could not be read.
+/// Why media could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AttachmentError {
-    /// Other requests are large too.
+    /// Other requests use up the memory budget.
     #[error("what is attached to this conversation cannot be read now: {0}")]
     NoMemory(#[from] NoMemory),
     /// The brain could not be read.
     #[error("what is attached to this conversation cannot be read from the brain")]
     Read(#[from] rusqlite::Error),
-    /// The engine stops.
+    /// The engine is stopping.
     #[error("the engine is stopping")]
     Stopping,
 }
 
-/// Bytes that keep their memory reserved as long as anybody holds them.
+/// Bytes that keep their memory reservation until the last holder drops them.
 struct ReservedBytes {
     bytes: Vec<u8>,
     _reserved: Arc<Reservation>,
@@ -54,14 +54,14 @@ impl AsRef<[u8]> for ReservedBytes {
 }
 
 impl Attachments {
-    /// Those of `messages`.
+    /// Collects the media of `messages`.
     pub(super) fn in_messages(messages: &[Message]) -> Self {
         let mut seen = HashSet::new();
         let hashes = messages.iter().rev().flat_map(|message| media(message).into_iter().rev());
         Self(hashes.filter(|media| seen.insert(&media.hash)).map(|media| media.hash.clone()).collect())
     }
 
-    /// Reads them, the oldest left out where they are too many.
+    /// Loads the media, omitting the oldest if they exceed [`MAX_REQUEST_MEDIA_BYTES`].
     pub(super) async fn load(
         self,
         brain: Brain,
@@ -77,7 +77,7 @@ impl Attachments {
         let reserved = Arc::new(memory.reserve(MemoryUse::Media, bytes).await?);
         let read = move |brain: &Brain| {
             let read = |(hash, _): (String, usize)| {
-                // What is gone from the store is told as that.
+                // A file that is gone from the store stays without data, and is reported as such.
                 let Some(bytes) = brain.media(&hash)? else { return Ok(None) };
                 let held = ReservedBytes { bytes, _reserved: Arc::clone(&reserved) };
                 Ok(Some((hash, Bytes::from_owner(held))))
@@ -89,7 +89,8 @@ impl Attachments {
     }
 }
 
-/// Which media are sent, and which are too old: the newest that fit, and always the newest one.
+/// Splits the media into those that are sent and those that are omitted: the newest that fit, and always the
+/// newest one.
 fn select_newest(sizes: Vec<(String, usize)>) -> (Vec<(String, usize)>, HashSet<String>) {
     let mut total = 0_usize;
     let fits = |at: usize, size: usize| at == 0 || size <= MAX_REQUEST_MEDIA_BYTES;
@@ -104,7 +105,7 @@ fn select_newest(sizes: Vec<(String, usize)>) -> (Vec<(String, usize)>, HashSet<
 }
 
 impl LoadedAttachments {
-    /// `messages` with what was read in its places, and a note in the place of what was left out.
+    /// Returns `messages` with the loaded data inserted, and a note in place of each omitted file.
     pub(super) fn insert_into<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
         if self.bytes.is_empty() && self.left_out.is_empty() {
             return Cow::Borrowed(messages);
@@ -123,7 +124,7 @@ impl LoadedAttachments {
     }
 }
 
-/// What a model is told of media that are left out.
+/// The note that a model receives in place of an omitted file.
 fn omitted_note(media: &Media) -> String {
     let name = media.name.as_deref().unwrap_or("without a name");
     format!(
@@ -133,7 +134,7 @@ fn omitted_note(media: &Media) -> String {
     )
 }
 
-/// The media of a message, in their order.
+/// The media of a message, in order.
 fn media(message: &Message) -> Vec<&Media> {
     let of = |content: &'_ Content| matches!(content, Content::Media(_));
     let contents: Vec<&Content> = match message {
@@ -197,7 +198,7 @@ mod tests {
             |sizes: &[(&str, usize)]| sizes.iter().map(|(hash, size)| ((*hash).into(), size << 20)).collect();
         let kept = |of: &[(&str, usize)]| select_newest(sizes(of)).0.len();
         assert_eq!(kept(&[("a", 12), ("b", 12), ("c", 1)]), 2);
-        // What is older than something left out is left out too.
+        // Whatever is older than an omitted file is omitted too.
         assert_eq!(kept(&[("a", 12), ("b", 20), ("c", 1)]), 1);
         assert_eq!(kept(&[("a", 30), ("b", 1)]), 1);
         assert_eq!(select_newest(sizes(&[("a", 24), ("b", 1)])).1, HashSet::from(["b".into()]));

@@ -1,5 +1,5 @@
-//! Questions beside the conversation, of which clients are shown nothing: for a plan, for a summary. They are asked
-//! once, within a deadline, and where no answer comes the turn goes on without it.
+//! One-shot model calls outside the conversation, for a plan or a summary. Clients see nothing of them. Each is
+//! made once, within a deadline; without an answer the turn continues without it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use service::clock::Clock;
 use super::active_turn::{ActiveTurn, Interrupt};
 use crate::llm::{Answer, EventStream, ModelError, ModelErrorKind, Route, StreamEvent, TokenUsage, estimate};
 
-/// The whole of an answer of which nothing is shown while it comes, if it does within `deadline`. `prompt` is how many
-/// tokens it was asked with, by an estimate: what the provider does not tell of its cost is estimated too.
+/// Collects a whole answer, of which nothing is shown while it arrives, within `deadline`. `prompt` is the
+/// estimated number of prompt tokens; usage that the provider does not report is estimated too.
 pub(super) async fn collect_answer(
     mut parts: EventStream,
     prompt: u64,
@@ -32,21 +32,22 @@ pub(super) async fn collect_answer(
         biased;
         answer = answer => answer,
         () = clock.sleep(deadline) => {
-            // The provider bills the prompt all the same; how many tokens it counts is not known.
+            // The provider bills the prompt all the same; its own token count is unknown.
             let spent = TokenUsage { input: prompt, estimated: true, ..TokenUsage::default() };
             Err(ModelError { usage: spent, ..ModelError::new(ModelErrorKind::Broken, "the provider took too long") })
         }
     }
 }
 
-/// A whole answer to a prompt of so many tokens, with what it cost: where the provider does not tell, an estimate.
+/// Returns a whole answer with its usage. `prompt` is the number of prompt tokens, used for an estimate if the
+/// provider reports no usage.
 pub(super) fn billed_answer(answer: Answer, prompt: u64) -> Answer {
     let usage = answer.usage.or_estimated(prompt, estimate::answer(&answer.blocks));
     Answer { usage, ..answer }
 }
 
-/// A failure of a call with a prompt of so many tokens, with what it cost: where the provider does not tell, an
-/// estimate, if an answer had begun. One that was refused is not billed.
+/// Returns a failed call with its usage. If the provider reports none and an answer had begun, the usage is
+/// estimated from `prompt`, the number of prompt tokens. A refused call is not billed.
 pub(super) fn billed_failure(error: ModelError, prompt: u64) -> ModelError {
     if error.received_bytes == 0 {
         return error;
@@ -56,7 +57,8 @@ pub(super) fn billed_failure(error: ModelError, prompt: u64) -> ModelError {
 }
 
 impl ActiveTurn {
-    /// What `route` answers to a prompt of so many tokens, if it does within `deadline`.
+    /// Returns the answer of `route` to a prompt of that many tokens, or `None` if it fails or exceeds
+    /// `deadline`.
     pub(super) async fn call_auxiliary(
         &mut self,
         route: &Arc<Route>,
@@ -105,7 +107,7 @@ mod tests {
         let error =
             with_deadline(collect_answer(silent, 700, &SkippingClock::new(), second)).await.unwrap_err();
         assert_eq!((error.kind, error.usage.input, error.usage.output), (ModelErrorKind::Broken, 700, 0));
-        // One that breaks off costs its prompt, and what came of it.
+        // A call that breaks off costs its prompt and the output received so far.
         let broken = || ModelError { received_bytes: 8, ..ModelError::ended_early() };
         let parts = [
             Ok(StreamEvent::BlockStart(BlockType::Text)),
@@ -121,7 +123,7 @@ mod tests {
         .await;
         let spent = error.unwrap_err().usage;
         assert_eq!((spent.input, spent.output, spent.estimated), (700, 2, true));
-        // What the provider counted it has said itself.
+        // If the provider reported usage, that counts.
         let told = TokenUsage { input: 5, output: 1, ..TokenUsage::default() };
         let broken = ModelError { usage: told, ..broken() };
         let parts = stream::iter([Ok(StreamEvent::BlockStart(BlockType::Text)), Err(broken)]).boxed();
@@ -132,7 +134,7 @@ mod tests {
                 .usage,
             told
         );
-        // A call that was refused is not billed.
+        // A refused call is not billed.
         let ended = stream::empty().boxed();
         let error =
             with_deadline(collect_answer(ended, 700, &SkippingClock::new(), 60 * second)).await.unwrap_err();

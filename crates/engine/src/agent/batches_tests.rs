@@ -1,4 +1,4 @@
-//! How batches go on: through kills, failing providers, used up budgets, sleep and turns.
+//! Learning batches under kills, failing providers, exhausted budgets, sleep, and running turns.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -31,7 +31,7 @@ async fn a_batch_killed_after_any_of_its_commits_ends_once_with_each_lesson_once
         rig.agent.resume().unwrap();
         wait_for_batch_end(&rig).await;
         let learned = lessons(&rig).await;
-        // The second is merged with the first.
+        // The second correction is merged with the first.
         let [Lesson { content, evidence, .. }] = &learned[..] else { panic!("{killed_after}: {learned:#?}") };
         assert_eq!(content, "LESSON LESSON  It is Canberra. It is Wellington.", "{killed_after}");
         assert_eq!((evidence.batch_id, evidence.corrections.len()), (batch, 2), "{killed_after}");
@@ -42,14 +42,14 @@ async fn a_batch_killed_after_any_of_its_commits_ends_once_with_each_lesson_once
             rig.open_connection().query_row(batches, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
         assert_eq!(batches, (1, 1), "{killed_after}");
         if pace == BatchStatus::Idle {
-            // Two corrections of six stages each, and the end.
+            // Two corrections with six stages each, and the end.
             assert_eq!(killed_after, 13);
             return;
         }
     }
 }
 
-/// Waits until no batch is under way.
+/// Waits until no batch is unfinished.
 async fn wait_for_batch_end(rig: &AgentHarness) {
     with_deadline(async {
         while rig.brain.active_batch().unwrap().is_some() {
@@ -92,7 +92,7 @@ async fn a_correction_at_which_the_engine_dies_again_and_again_is_left_as_it_is(
     rig.provider.set_responder(move |request| answer(ModelBehavior::FollowsLesson, request).hold(0, &held));
     with_deadline(rig.agent.start_batch()).await.unwrap();
     let before = rig.provider.requests().len();
-    // The first start brings it to its draft, at which five die.
+    // The first start advances it to its draft, at which five starts die.
     for start in 1..=6 {
         rig.agent.resume().unwrap();
         with_deadline(rig.provider.wait_for_requests(before + start)).await;
@@ -162,7 +162,7 @@ async fn a_batch_that_fell_due_while_the_engine_slept_begins_when_it_wakes() {
     rig.batch_interval = Some(Duration::from_hours(24));
     rig.restart().await;
     rig.agent.resume().unwrap();
-    // Nothing is due; the next look is within the hour.
+    // Nothing is due; the next check is within the hour.
     rig.clock.wait_for_sleep(Duration::from_hours(1)).await;
     assert!(rig.brain.unprocessed_since().unwrap().is_some());
     assert_eq!(lessons(&rig).await, []);
@@ -199,7 +199,7 @@ async fn an_engine_at_a_batch_is_not_quiesced_and_one_that_waits_for_its_model_i
     .await;
     assert!(matches!(with_deadline(rig.agent.start_batch()).await, Err(AgentError::Quiesced)));
     rig.agent.lift_quiesce();
-    // Who asks for a batch has the one that waits tried at once.
+    // A request for a batch makes the waiting one retry at once.
     script_model(&rig, ModelBehavior::FollowsLesson);
     assert_eq!(with_deadline(rig.agent.start_batch()).await.unwrap(), first);
     wait_for_batch_end(&rig).await;
@@ -249,6 +249,6 @@ async fn where_the_model_fails_one_that_stands_in_for_it_is_asked_and_all_that_i
     run_batch(&rig).await;
     assert_eq!(lessons(&rig).await.len(), 1);
     let asked = |model: &str| rig.provider.requests().iter().filter(|request| request.model == model).count();
-    // Two turns before, and five questions of each.
+    // The two turns before, and five learning calls to each model.
     assert_eq!((asked("test-1"), asked("test-2")), (7, 5));
 }

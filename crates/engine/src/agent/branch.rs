@@ -1,5 +1,5 @@
-//! The branch of a task's conversation that is in force: the messages that a model is sent, where each came from,
-//! and what an edit or a retry takes out. Pure.
+//! The current branch of a task's conversation: the messages that are sent to a model, the origin of each, and
+//! what an edit or a retry removes. Pure.
 
 use std::collections::HashSet;
 
@@ -13,27 +13,28 @@ use crate::llm::{Content, Message};
 use crate::store::Rewind;
 use crate::store::steps::{MemoryWrite, Replacement, TurnBase};
 
-/// See the module.
+/// The messages of a conversation's current branch, with what is needed to render, rewrite and rewind them.
 #[derive(Debug, Default)]
 pub(crate) struct Branch {
     messages: Vec<Message>,
-    /// Where each of them came from.
+    /// The origin of each message.
     origins: Vec<MessageOrigin>,
-    /// All messages that are listed, those that a retry superseded too, in the order in which they were said.
+    /// The ids of all listed messages, including those that a retry superseded, in the order in which they were
+    /// said.
     listed: Vec<MessageId>,
-    /// What was written to working memory, each with how many messages there were then.
+    /// The writes to working memory, each with the number of messages at that time.
     memory_writes: Vec<(usize, MemoryWrite)>,
-    /// What was written to it between turns, and no turn was told of yet.
+    /// The writes between turns that no turn has been sent yet.
     unsent_memory_writes: Vec<(usize, MemoryWrite)>,
-    /// What changes what is sent, oldest first.
+    /// The rewrites of what is sent, oldest first.
     rewrites: Vec<Rewrite>,
-    /// What is sent, where that is not the messages themselves.
+    /// The messages that are sent, if they differ from `messages`.
     view: Option<Vec<Message>>,
-    /// How many tokens the conversation was when it had so many messages, as a provider counted them.
+    /// A number of messages and the tokens that a provider counted for the conversation at that length.
     measured: Option<(usize, u64)>,
-    /// What is left out of memory.
+    /// The part of the conversation that is not held in memory.
     evicted: Evicted,
-    /// What is not.
+    /// Which part of the conversation is held in memory.
     retention: Retention,
 }
 
@@ -43,32 +44,33 @@ enum Retention {
     /// What turns need that do not go back behind a compaction.
     #[default]
     Needed,
-    /// All of it.
+    /// Everything.
     All,
-    /// The order of its messages, and nothing of what they say.
+    /// The order of the messages, without their contents.
     OrderOnly,
 }
 
-/// The messages at the beginning of a conversation that were compacted, and are needed only by a turn that goes back to
-/// before that. In the place of each stands an empty one, but for those that a later compaction says again.
+/// The compacted messages at the beginning of a conversation, which only a turn that goes back behind the
+/// compaction needs. An empty message stands in place of each, except for those that a later compaction
+/// repeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Evicted {
-    /// How many they are.
+    /// The number of evicted messages.
     count: usize,
-    /// How many messages there were when they were compacted: a turn can go back as far as that.
+    /// The number of messages when they were compacted: a turn can go back that far.
     floor: usize,
-    /// Whether one of them came from a tool.
+    /// Whether any of them came from a tool.
     is_foreign: bool,
 }
 
-/// What stands in the place of a message that is left out of memory.
+/// The placeholder for an evicted message.
 const EVICTED: Message = Message::Results(Vec::new());
 
-/// A branch as a checkpoint holds it.
+/// The serialized form of a branch in a checkpoint.
 #[derive(Serialize, Deserialize)]
 struct BranchCheckpoint {
     hidden: Evicted,
-    /// Those of the hidden messages that are held all the same, each by its number.
+    /// The evicted messages that are retained all the same, each with its index.
     held: Vec<(usize, Message)>,
     messages: Vec<Message>,
     places: Vec<MessageOrigin>,
@@ -80,28 +82,28 @@ struct BranchCheckpoint {
     measured: Option<(usize, u64)>,
 }
 
-/// Where a message came from.
+/// The origin of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum MessageOrigin {
-    /// It opened a turn.
+    /// The message opened a turn.
     Opening {
-        /// The message.
+        /// The id of the message.
         message_id: MessageId,
-        /// The `ts` of the turn's first event: an edit takes out all events from it on.
+        /// The `ts` of the turn's first event: an edit removes all events from it on.
         events_from: i64,
     },
-    /// The user said it to a running turn.
+    /// The user sent the message to a running turn.
     Steered {
-        /// The message.
+        /// The id of the message.
         message_id: MessageId,
     },
-    /// The model said it.
+    /// The model's answer.
     Answer {
-        /// The message.
+        /// The id of the message.
         message_id: MessageId,
     },
-    /// The results of calls, which are part of the answer before.
+    /// The results of calls, which belong to the answer before them.
     Results,
 }
 
@@ -120,61 +122,61 @@ impl MessageOrigin {
     }
 }
 
-/// Why a turn cannot go on from a message.
+/// Why a turn cannot continue from a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BranchPointError {
-    /// There is no such message, or it is no longer in force.
+    /// There is no such message, or it is no longer on the branch.
     #[error("there is no such message in this task, or it is no longer in force")]
     Unknown,
-    /// It did not begin a turn.
+    /// The message did not begin a turn.
     #[error("only a message that began a turn can be edited")]
     NotEditable,
 }
 
 impl Branch {
-    /// The messages as a model is sent them, oldest first.
+    /// The messages as they are sent to a model, oldest first.
     pub(crate) fn messages(&self) -> &[Message] {
         self.view.as_deref().unwrap_or(&self.messages)
     }
 
-    /// A branch that will hold all messages, those too that are no longer sent.
+    /// Creates a branch that retains all messages, including those that are no longer sent.
     pub(super) fn retaining_all() -> Self {
         Self { retention: Retention::All, ..Self::default() }
     }
 
-    /// A branch that will hold the order of its messages, and nothing of what they say.
+    /// Creates a branch that retains the order of its messages but not their contents.
     pub(super) fn order_only() -> Self {
         Self { retention: Retention::OrderOnly, ..Self::default() }
     }
 
-    /// All messages in force, oldest first, those that are no longer sent too; these may be empty.
+    /// All messages on the branch, oldest first, including those that are no longer sent; these may be empty.
     pub(super) fn all_messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// How many of them are no longer sent.
+    /// The number of messages that are no longer sent.
     pub(super) fn compacted_count(&self) -> usize {
         compacted_count(&self.rewrites)
     }
 
-    /// What is sent in their place.
+    /// What is sent in place of the compacted messages.
     pub(super) fn replacement(&self) -> Option<&Replacement> {
         compaction_view::replacement(&self.rewrites)
     }
 
-    /// How many tokens the conversation was before the messages that came since, and those; none where nobody has
-    /// counted it in the form that it has.
+    /// The number of tokens that a provider counted, and the messages added since; `None` if the conversation
+    /// has not been counted in its current form.
     pub(super) fn measured_tokens(&self) -> Option<(u64, &[Message])> {
         let (at, tokens) = self.measured?;
         Some((tokens, self.messages.get(at..)?))
     }
 
-    /// A provider counted the conversation, the last message included.
+    /// Records a provider's token count of the conversation, including the last message.
     pub(super) fn record_measured(&mut self, tokens: u64) {
         self.measured = Some((self.messages.len(), tokens));
     }
 
-    /// The conversation is sent in another form from here on.
+    /// Applies a rewrite: from here on the conversation is sent in another form.
     pub(super) fn rewrite(&mut self, kind: RewriteKind) {
         self.rewrites.push(Rewrite { made_at: self.messages.len(), kind });
         self.measured = None;
@@ -182,7 +184,7 @@ impl Branch {
         self.evict_compacted();
     }
 
-    /// Leaves out of memory what was compacted, and what else was before.
+    /// Evicts the compacted messages from memory, together with what an earlier compaction evicted.
     fn evict_compacted(&mut self) {
         let Some((floor, _)) =
             compaction_view::last_compaction(&self.rewrites).filter(|_| self.retention == Retention::Needed)
@@ -195,7 +197,7 @@ impl Branch {
         }
         let gone = self.messages.get(..count).unwrap_or_default();
         let is_foreign = self.evicted.is_foreign || provenance::source(gone) == Source::Tool;
-        // What a skill says and what the user wanted are said again by a later compaction.
+        // A later compaction repeats the loaded skills and the user's request.
         let mut held: HashSet<usize> = loaded_skills::newest_loads(gone)
             .iter()
             .flat_map(loaded_skills::SkillLoad::message_indexes)
@@ -223,12 +225,12 @@ impl Branch {
         self.listed.drain(..listed.unwrap_or(self.listed.len()));
     }
 
-    /// Whether a turn can go on from `base`: whether all that this needs is in memory.
+    /// Returns whether everything that a turn from `base` needs is in memory.
     pub(super) fn can_continue_from(&self, base: TurnBase) -> bool {
         match base {
             TurnBase::Edit { message_id } | TurnBase::Retry { message_id } if self.evicted.count > 0 => {
                 let at = self.origins.iter().position(|place| place.message_id() == Some(message_id));
-                // Of an answer that is given anew the question must be there too.
+                // A retried answer needs its question as well.
                 let has_question = !base.is_retry() || self.retried_message(message_id).is_ok();
                 has_question && at.is_some_and(|at| at >= self.evicted.floor)
             }
@@ -236,12 +238,12 @@ impl Branch {
         }
     }
 
-    /// Where an agent has from what it saves, once it has seen all this.
+    /// The source of what an agent saves to memory after it has seen this conversation.
     pub(super) fn memory_source(&self) -> Source {
         if self.evicted.is_foreign { Source::Tool } else { provenance::source(&self.messages) }
     }
 
-    /// The branch as a checkpoint holds it.
+    /// Serializes the branch for a checkpoint.
     pub(super) fn to_checkpoint(&self) -> Result<String, serde_json::Error> {
         let (hidden, messages) = self.messages.split_at(self.evicted.count.min(self.messages.len()));
         let held = hidden.iter().cloned().enumerate().filter(|(_, message)| *message != EVICTED);
@@ -258,7 +260,7 @@ impl Branch {
         })
     }
 
-    /// The branch that a checkpoint holds.
+    /// Restores a branch from a checkpoint.
     pub(super) fn from_checkpoint(checkpoint: &str) -> Result<Self, serde_json::Error> {
         let BranchCheckpoint { hidden, held, messages, places, listed, written, noted, rewrites, measured } =
             serde_json::from_str(checkpoint)?;
@@ -283,14 +285,14 @@ impl Branch {
         Ok(branch)
     }
 
-    /// What would be sent if the conversation were rewritten so.
+    /// The messages that would be sent after such a rewrite.
     pub(super) fn preview_rewrite(&self, kind: RewriteKind) -> Vec<Message> {
         let mut rewrites = self.rewrites.clone();
         rewrites.push(Rewrite { made_at: self.messages.len(), kind });
         self.view_with(&rewrites)
     }
 
-    /// What is sent with these rewrites.
+    /// The messages that are sent under these rewrites.
     fn view_with(&self, rewrites: &[Rewrite]) -> Vec<Message> {
         let by_then = compaction_view::last_compaction(rewrites).map_or(0, |(made_at, _)| made_at);
         let said = self.messages.get(..by_then.min(self.messages.len())).unwrap_or_default();
@@ -298,20 +300,21 @@ impl Branch {
         view(&self.messages, rewrites, &self.memory_writes, from_tools)
     }
 
-    /// Makes anew what is sent, of messages that have changed.
+    /// Rebuilds the view after the messages have changed.
     pub(super) fn rebuild_view(&mut self) {
         let rewritten = !self.rewrites.is_empty() && self.retention != Retention::OrderOnly;
         self.view = rewritten.then(|| self.view_with(&self.rewrites));
     }
 
-    /// All messages that are listed, in the order in which the model was told them, and whether each is in force.
+    /// All listed messages in the order in which the model received them, each with whether it is on the
+    /// current branch.
     pub(crate) fn listed(&self) -> impl Iterator<Item = (MessageId, bool)> {
         let in_force: HashSet<MessageId> =
             self.origins.iter().filter_map(|place| place.message_id()).collect();
         self.listed.iter().map(move |message_id| (*message_id, in_force.contains(message_id)))
     }
 
-    /// A message follows.
+    /// Appends a message.
     pub(crate) fn push(&mut self, message: Message, place: MessageOrigin) {
         let message = if self.retention == Retention::OrderOnly { emptied(&message) } else { message };
         if let Some(view) = &mut self.view {
@@ -325,7 +328,8 @@ impl Branch {
         self.listed.extend(place.message_id());
     }
 
-    /// Adds to the last message, which is not the model's, and which no model has been told so.
+    /// Appends text to the last message, which must not be the model's and must not have been sent to a model
+    /// yet.
     pub(super) fn append_to_last(&mut self, text: &str) {
         let view = self.view.iter_mut().filter_map(|view| view.last_mut());
         for message in self.messages.last_mut().into_iter().chain(view) {
@@ -341,15 +345,15 @@ impl Branch {
         }
     }
 
-    /// Whether working memory has room for these too, each in the place of what its key had. What makes it no larger always
-    /// fits: a version without a bound may have filled it.
+    /// Returns whether working memory has room for these writes, each replacing its key's value. A write that
+    /// does not increase the size always fits, since a version without a limit may have filled the memory.
     pub(super) fn has_room_for(&self, writes: &[MemoryWrite]) -> bool {
         let before = || self.memory_writes.iter().map(|(_, write)| write);
         let after = memory_bytes(before().chain(writes));
         after <= MAX_WORKING_MEMORY_BYTES || after <= memory_bytes(before())
     }
 
-    /// A tool wrote to working memory.
+    /// Records a tool's write to working memory.
     pub(crate) fn record_memory_write(&mut self, write: MemoryWrite) {
         if self.retention == Retention::OrderOnly {
             return;
@@ -357,13 +361,13 @@ impl Branch {
         self.memory_writes.push((self.messages.len(), write));
     }
 
-    /// Working memory was written between two turns.
+    /// Records a write to working memory between two turns.
     pub(super) fn record_memory_write_between_turns(&mut self, write: MemoryWrite) {
         self.unsent_memory_writes.push((self.messages.len(), write.clone()));
         self.record_memory_write(write);
     }
 
-    /// What the next turn is to be told of that.
+    /// The note about such writes for the next turn.
     pub(super) fn memory_note(&self) -> Option<String> {
         let lines = self.unsent_memory_writes.iter().map(|(_, MemoryWrite { key, value })| match value {
             serde_json::Value::Null => format!("\n- {key} was taken out"),
@@ -373,12 +377,12 @@ impl Branch {
         (!lines.is_empty()).then(|| format!("[Working memory was changed between the messages:]{lines}"))
     }
 
-    /// A turn was told of it.
+    /// Records that a turn has received the note.
     pub(super) fn mark_memory_note_sent(&mut self) {
         self.unsent_memory_writes.clear();
     }
 
-    /// Goes back to where a turn goes on from. A message that is not there changes nothing.
+    /// Rewinds to the point from which a turn continues. An unknown message changes nothing.
     pub(crate) fn rewind_to(&mut self, base: TurnBase) {
         let Ok(keep) = self.kept_count(base) else { return };
         self.messages.truncate(keep);
@@ -397,7 +401,7 @@ impl Branch {
         }
     }
 
-    /// What a turn that goes on from `base` takes out of the task.
+    /// Returns what a turn that continues from `base` removes from the task.
     pub(crate) fn rewind_effects(&self, base: TurnBase) -> Result<Rewind, BranchPointError> {
         let keep = self.kept_count(base)?;
         let (events_from, messages) = match (base, self.origins.get(keep)) {
@@ -420,7 +424,7 @@ impl Branch {
         Ok(Rewind { events_from, messages, memory })
     }
 
-    /// The user's message that a retry from `message_id` answers.
+    /// Returns the user's message that a retry from `message_id` answers.
     pub(crate) fn retried_message(&self, message_id: MessageId) -> Result<MessageId, BranchPointError> {
         let keep = self.kept_count(TurnBase::Retry { message_id })?;
         let before = self.origins.iter().take(keep).rev();
@@ -430,7 +434,7 @@ impl Branch {
             .ok_or(BranchPointError::Unknown)
     }
 
-    /// How many messages are kept.
+    /// Returns how many messages are kept.
     fn kept_count(&self, base: TurnBase) -> Result<usize, BranchPointError> {
         let find = |message_id| {
             let at = self.origins.iter().position(|place| place.message_id() == Some(message_id));
@@ -448,7 +452,7 @@ impl Branch {
     }
 }
 
-/// A message of the same kind that says nothing.
+/// An empty message of the same kind.
 fn emptied(message: &Message) -> Message {
     match message {
         Message::User { .. } => Message::User { content: Vec::new() },
@@ -457,10 +461,10 @@ fn emptied(message: &Message) -> Message {
     }
 }
 
-/// What working memory takes after these writes: the keys and values that hold.
+/// The size of working memory after these writes: the current keys and values.
 fn memory_bytes<'a>(writes: impl Iterator<Item = &'a MemoryWrite>) -> usize {
     let bytes = |write: &MemoryWrite| match &write.value {
-        // How a value is taken out.
+        // A null value deletes the key.
         serde_json::Value::Null => 0,
         value => write.key.len() + value.to_string().len(),
     };
@@ -477,7 +481,7 @@ mod tests {
     fn memory_that_is_over_its_bound_already_can_be_made_smaller() {
         let write = |key: &str, value: Value| MemoryWrite { key: key.into(), value };
         let mut branch = Branch::default();
-        // As a version without a bound left it.
+        // The state that a version without a limit may have left.
         for key in ["a", "b", "c"] {
             branch.record_memory_write(write(key, json!("x".repeat(MAX_WORKING_MEMORY_BYTES / 2))));
         }

@@ -1,8 +1,8 @@
-//! What a turn may still spend, and what calls under way have taken of it.
+//! Token budgets: what a turn may still spend, and what current calls have reserved of it.
 //!
-//! Turns of many tasks share the budgets of an hour and a day. What a call may cost at most is set aside while it is
-//! under way, in one step with the look at what is left, so that calls at once cannot break together what none of
-//! them would break alone.
+//! Turns of many tasks share the hourly and daily budgets. A call's maximum cost is reserved for its duration,
+//! atomically with reading the balance, so that concurrent calls cannot exceed together what each of them would
+//! respect alone.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,21 +14,21 @@ use super::{Services, turn_end};
 use crate::llm::Budgets;
 use crate::store::Brain;
 
-/// What calls under way may cost, in tokens.
+/// The total that current calls may cost, in tokens.
 #[derive(Default)]
 pub(crate) struct Reservations(Mutex<u64>);
 
-/// What one call may cost. Dropped when what it did cost is on record.
+/// The maximum cost of one call. Dropped when its actual cost is recorded.
 pub(super) struct Reservation {
     reservations: Arc<Reservations>,
     tokens: u64,
 }
 
-/// How much an answer may have.
+/// The size that an answer may have.
 pub(super) struct Allowance {
-    /// In tokens; none where nothing bounds it but the model itself.
+    /// In tokens; `None` if only the model itself limits it.
     pub(super) max_tokens: Option<u64>,
-    /// Whether that is less than the model gives.
+    /// Whether that is less than the model's own limit.
     pub(super) is_reduced: bool,
     _reservation: Option<Reservation>,
 }
@@ -38,8 +38,8 @@ impl Reservations {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets aside what an answer of at most `most` tokens to a prompt of `prompt` may cost, where `left` may be spent;
-    /// none where that leaves less than `least`. `others` is what is set aside, held still.
+    /// Reserves the cost of an answer of at most `most` tokens to a prompt of `prompt` tokens out of `left`;
+    /// `None` if that leaves less than `least`. `others` is the locked total of the reservations.
     fn reserve(
         self: &Arc<Self>,
         others: &mut u64,
@@ -69,8 +69,8 @@ impl Drop for Reservation {
     }
 }
 
-/// The room for an answer, of at most `most` tokens, that a model is asked for beside all turns; none where the budgets
-/// leave less than `least`. What a turn may spend bounds it too.
+/// Reserves an answer of at most `most` tokens for a model call outside any turn; `None` if the budgets leave
+/// less than `least`. The budget of a turn limits it too.
 pub(super) fn reserve_outside_turn(
     means: &Services,
     brain: &Brain,
@@ -83,8 +83,8 @@ pub(super) fn reserve_outside_turn(
     Ok(means.reservations.reserve(&mut others, left, prompt, (most, least)))
 }
 
-/// How many tokens all turns together may still spend where calls under way may cost `others`; none where there is no
-/// bound.
+/// The number of tokens that all turns together may still spend while current calls may cost `others`; `None`
+/// if there is no limit.
 fn shared_tokens_left(
     means: &Services,
     brain: &Brain,
@@ -107,8 +107,8 @@ fn shared_tokens_left(
 }
 
 impl ActiveTurn {
-    /// The room for an answer of at most `most` tokens to a prompt of `prompt`; none where the budgets leave less
-    /// than `least`.
+    /// Reserves an answer of at most `most` tokens to a prompt of `prompt` tokens; `None` if the budgets leave
+    /// less than `least`.
     pub(super) fn reserve(&self, prompt: u64, most: u64, least: u64) -> Result<Option<Allowance>, Interrupt> {
         let routes = self.context.services.gateway.routes();
         let budgets = routes.map(|routes| routes.budgets).unwrap_or_default();
@@ -118,7 +118,8 @@ impl ActiveTurn {
         Ok(reservations.reserve(&mut others, left, prompt, (most, least)))
     }
 
-    /// How many tokens may still be spent where calls under way may cost `others`; none where there is no bound.
+    /// The number of tokens that may still be spent while current calls may cost `others`; `None` if there is
+    /// no limit.
     fn tokens_left(&self, budgets: &Budgets, others: u64) -> Result<Option<u64>, Interrupt> {
         let usage = self.thread.turn().usage();
         let spent = usage.input_tokens + usage.output_tokens;

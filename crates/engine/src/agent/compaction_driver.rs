@@ -1,4 +1,5 @@
-//! A turn whose conversation is too long shortens it: plans, asks for a summary, puts on record what is sent instead.
+//! Compacts a turn's conversation that is too long: plans, requests a summary, and records what is sent
+//! instead.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +15,14 @@ use crate::fault_injection::{self, Mutation};
 use crate::llm::{Message, Request, Route, estimate};
 use crate::store::steps::{Compacted, Replacement, Step};
 
-/// The most tokens of a summary, with what models that always reason spend before it.
+/// The most tokens of a summary, including what models that always reason spend before it.
 const MAX_SUMMARY_TOKENS: u64 = 8_000;
-/// How long a summary is waited for.
+/// How long to wait for a summary.
 const SUMMARY_TIMEOUT: Duration = Duration::from_mins(3);
 
 impl ActiveTurn {
-    /// Shortens a conversation that has come near the end of the model's context window, if that is worth it; whether it
-    /// was.
+    /// Compacts a conversation that is close to the limit of the model's context window, if that is worthwhile.
+    /// Returns whether it did.
     pub(super) async fn compact_near_limit(
         &mut self,
         route: &Arc<Route>,
@@ -33,7 +34,8 @@ impl ActiveTurn {
         }
     }
 
-    /// Shortens a conversation that the provider has refused as too long, as far as it takes; whether it could.
+    /// Compacts a conversation that the provider refused as too long, through as many stages as necessary.
+    /// Returns whether it could.
     pub(super) async fn compact_after_refusal(
         &mut self,
         route: &Arc<Route>,
@@ -47,7 +49,7 @@ impl ActiveTurn {
         Ok(false)
     }
 
-    /// Shortens the conversation, if that is worth it; whether it was.
+    /// Compacts the conversation if that is worthwhile. Returns whether it did.
     async fn compact(
         &mut self,
         route: &Arc<Route>,
@@ -88,8 +90,8 @@ impl ActiveTurn {
         Ok(true)
     }
 
-    /// What `plan` puts on record, and how many messages it takes out. Where a summary by the model leaves more than
-    /// `most` tokens, notes take its place.
+    /// The step that carries out `plan`, and the number of messages it removes. An excerpt replaces the model's
+    /// summary if that would leave more than `most` tokens.
     async fn summarise(
         &mut self,
         route: &Arc<Route>,
@@ -115,7 +117,7 @@ impl ActiveTurn {
         estimate::messages(&branch.preview_rewrite(RewriteKind::Compacted(compacted.clone())))
     }
 
-    /// A summary of `messages`, by the model if it gives one.
+    /// Returns the model's summary of `messages`, if it gives one.
     async fn request_summary(
         &mut self,
         route: &Arc<Route>,
@@ -134,7 +136,8 @@ impl ActiveTurn {
         let repaired_messages = self.repaired_messages(&asked);
         let messages =
             repaired_messages.as_ref().map_or(&asked, |repaired_messages| &repaired_messages.messages);
-        // Tools and thinking are told as ever, or the provider would not find the conversation in its cache.
+        // Tools and thinking are sent as usual; otherwise the provider would not find the conversation in its
+        // cache.
         let parts = route.model.stream(&Request {
             system: self.system_prompt(),
             messages: &self.tool_set().messages_to_wire(&attached.insert_into(messages)),
@@ -150,7 +153,7 @@ impl ActiveTurn {
     }
 }
 
-/// The most tokens of a summary, with what models that always reason spend before it.
+/// The most tokens of a summary by `route`, including what models that always reason spend before it.
 fn max_summary_tokens(route: &Route) -> u64 {
     MAX_SUMMARY_TOKENS.min(route.context_window / 10)
 }

@@ -8,8 +8,8 @@ use crate::llm::{Media, ToolReply, ToolUse, repair};
 use crate::memory_format::TOOL_ORIGIN_NOTE;
 use crate::store::steps::{MemoryWrite, TurnBase};
 
-/// What a conversation is made of: a user's message of some length, or an answer with so many calls, whose results
-/// are so long.
+/// A message of a generated conversation: a user's message of some length, or an answer with a number of calls
+/// and the length of their results.
 #[derive(Clone, Debug)]
 enum MessageShape {
     User(usize),
@@ -38,12 +38,12 @@ fn reply(call: &ToolUse, text: String) -> ToolReply {
     ToolReply { provider_id: call.provider_id.clone(), text, remarks: Vec::new(), is_error: false }
 }
 
-/// A branch that a model can be asked about. The answers' first blocks are reasoning.
+/// A branch that can be sent to a model. The first block of each answer is reasoning.
 fn branch(said: &[MessageShape]) -> Branch {
     extend_branch(Branch::default(), said)
 }
 
-/// The same, on a branch that holds so much.
+/// Extends a branch with these messages.
 fn extend_branch(mut branch: Branch, said: &[MessageShape]) -> Branch {
     let opening = || MessageOrigin::Opening { message_id: MessageId::new(), events_from: 0 };
     branch.push(Message::user("first"), opening());
@@ -101,7 +101,7 @@ proptest! {
         if let Some(plan) = CompactionPlan::new(&branch, bound, time) {
             let max_remaining_tokens = plan.is_worthwhile(&branch, beginning, before);
             branch.rewrite(RewriteKind::Compacted(plan.to_step(summary())));
-            // Every vendor takes it, and no reasoning is left that was bound to another beginning.
+            // Every vendor accepts it, and no reasoning is left that was bound to another prefix.
             prop_assert_eq!(repair(branch.messages()).map(|repaired_messages| repaired_messages.notes), None);
             let models = branch.messages().iter().filter_map(|message| match message {
                 Message::Assistant { model, .. } => Some(model.as_str()),
@@ -110,11 +110,11 @@ proptest! {
             prop_assert!(models.clone().all(str::is_empty));
             let after = beginning + estimate::messages(branch.messages());
             prop_assert!(!max_remaining_tokens || after * 100 <= before * MAX_REMAINING_PERCENT + 100 * 64, "{} of {}", after, before);
-            // The last step is always there.
+            // The last step is always kept.
             prop_assert!(branch.compacted_count() < whole.len());
         }
 
-        // What follows is sent as it is, behind what was sent before.
+        // What follows is sent unchanged after what was sent before.
         let sent = branch.messages().to_vec();
         for said in &again {
             if let MessageShape::User(length) = said {
@@ -124,7 +124,7 @@ proptest! {
         }
         prop_assert!(branch.messages().starts_with(&sent));
 
-        // A second one goes on from there, and a reset leaves one message.
+        // A second compaction continues from there, and a reset leaves one message.
         if let Some(plan) = CompactionPlan::new(&branch, bound / 2, 2) {
             branch.rewrite(RewriteKind::Compacted(plan.to_step(summary())));
             prop_assert_eq!(repair(branch.messages()).map(|repaired_messages| repaired_messages.notes), None);
@@ -133,7 +133,7 @@ proptest! {
         prop_assert_eq!(branch.messages().len(), 1);
         prop_assert!(repair(branch.messages()).is_none());
 
-        // Nothing is lost: going back brings all of it back.
+        // Nothing is lost: rewinding restores everything.
         let message_id = first_message(&branch);
         branch.rewind_to(TurnBase::Retry { message_id });
         prop_assert_eq!(branch.messages(), &whole[..1]);
@@ -224,7 +224,7 @@ fn working_memory_of_any_size_leaves_room_for_the_conversation() {
             Content::Media(_) => "",
         })
         .collect();
-    // The newest are there, what was taken out is not, and of the others their names.
+    // The newest values are included, deleted ones are not, and of the others only the keys.
     for (word, there) in [
         ("- part 39: ", true),
         ("- part 37: ", true),
@@ -235,13 +235,13 @@ fn working_memory_of_any_size_leaves_room_for_the_conversation() {
         assert_eq!(told.contains(word), there, "{word}");
     }
 
-    // So is a conversation that an earlier version compacted.
+    // This also holds for a conversation that an earlier version compacted.
     let old = Compacted { covers: 1, instead: Replacement::Reset, results_up_to: None, memory_up_to: None };
     branch.rewrite(RewriteKind::Compacted(old));
     assert!(estimate::messages(branch.messages()) <= 9_000);
 }
 
-/// What is sent in the place of a whole conversation.
+/// The text that replaces a whole conversation.
 fn replacement_text(branch: &Branch, instead: Replacement) -> String {
     let covers = u64::try_from(branch.all_messages().len()).unwrap();
     let kind = RewriteKind::Compacted(Compacted { covers, instead, results_up_to: None, memory_up_to: None });
@@ -269,7 +269,7 @@ fn what_stands_in_for_what_tools_gave_is_data() {
         assert!(text.contains("some of which came from a tool"), "its working memory too: {text}");
         let reset = replacement_text(&foreign, Replacement::Reset);
         assert!(reset.contains("Working memory of this task, some of which came from a tool"), "{reset}");
-        // It stays so once what it came from is let go of.
+        // It stays so after the message it came from is evicted.
         let covers = u64::try_from(foreign.all_messages().len() - 1).unwrap();
         let instead = Replacement::Summary { text: "Long.".into() };
         foreign.rewrite(RewriteKind::Compacted(Compacted {

@@ -1,7 +1,7 @@
 //! What is sent of a conversation whose beginning was compacted, or whose reasoning a provider refused. Pure.
 //!
-//! Nothing is taken out of the conversation: this is a view of it, made anew from what the journal says of it, and
-//! going back behind a compaction brings everything back.
+//! Nothing is removed from the conversation. This is a view of it, rebuilt from the journal's records, and
+//! going back behind a compaction restores everything.
 
 use std::fmt::Write as _;
 
@@ -14,21 +14,21 @@ use crate::store::steps::{Compacted, MemoryWrite, Replacement};
 
 /// The most bytes of a task's working memory, keys and values.
 pub(super) const MAX_WORKING_MEMORY_BYTES: usize = 32 * 1024;
-/// The most characters of the keys of values that are left out.
+/// The most characters of the list of omitted keys.
 const MAX_OMITTED_KEYS_CHARS: usize = 1_000;
 /// The most characters of the user's own words that a summary repeats.
 const MAX_REQUEST_CHARS: usize = 8_000;
 
-/// A change of what is sent, and how many messages there were when it was made.
+/// A change of what is sent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rewrite {
-    /// How many messages there were.
+    /// The number of messages when it was made.
     pub(super) made_at: usize,
-    /// What is changed.
+    /// What it changes.
     pub(super) kind: RewriteKind,
 }
 
-/// What a rewrite changes.
+/// The kinds of rewrites.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum RewriteKind {
@@ -38,23 +38,23 @@ pub(super) enum RewriteKind {
     ReasoningDropped,
 }
 
-/// How many messages are not sent.
+/// The number of messages that are no longer sent.
 pub(super) fn compacted_count(rewrites: &[Rewrite]) -> usize {
     last_compaction(rewrites)
         .map_or(0, |(_, compacted)| usize::try_from(compacted.covers).unwrap_or(usize::MAX))
 }
 
-/// What is sent in the place of those that are not.
+/// What is sent in place of the compacted messages.
 pub(super) fn replacement(rewrites: &[Rewrite]) -> Option<&Replacement> {
     last_compaction(rewrites).map(|(_, compacted)| &compacted.instead)
 }
 
-/// What is sent of `messages`.
+/// The view of `messages` that is sent.
 ///
-/// What was thought before a rewrite is left out: models bind their reasoning to all that came before it, and
-/// refuse it behind another beginning.
+/// Reasoning from before a rewrite is omitted: models bind their reasoning to everything before it and refuse
+/// it after a different beginning.
 ///
-/// What stands in for messages is marked as data where some of what was said by then came `from_tools`.
+/// The replacement is marked as data if some of the messages so far came `from_tools`.
 pub(super) fn view(
     messages: &[Message],
     rewrites: &[Rewrite],
@@ -84,14 +84,14 @@ pub(super) fn view(
         let at = covers + at;
         let bound =
             compaction.and_then(|(made_at, compacted)| compacted.results_up_to.filter(|_| at < made_at));
-        // A skill is kept word for word, or not at all.
+        // A skill is kept verbatim or not at all.
         let is_skill = |reply: &ToolReply| loads.iter().any(|load| load.is_reply(at, reply));
         rewrite_message(message, at < rewritten_to, |reply| bound.filter(|_| !is_skill(reply)))
     });
     instead.into_iter().chain(kept).collect()
 }
 
-/// The last compaction, and how many messages there were when it was made.
+/// The last compaction, and the number of messages when it was made.
 pub(super) fn last_compaction(rewrites: &[Rewrite]) -> Option<(usize, &Compacted)> {
     rewrites.iter().rev().find_map(|rewrite| match &rewrite.kind {
         RewriteKind::Compacted(compacted) => Some((rewrite.made_at, compacted)),
@@ -99,15 +99,15 @@ pub(super) fn last_compaction(rewrites: &[Rewrite]) -> Option<(usize, &Compacted
     })
 }
 
-/// A message without what it can no longer prove, and with each of its results cut to as many characters as `bound`
-/// says.
+/// Returns a message without reasoning that can no longer be verified, and with each result cut to the number
+/// of characters that `bound` returns.
 pub(super) fn rewrite_message(
     message: &Message,
     without_reasoning: bool,
     bound: impl Fn(&ToolReply) -> Option<u64>,
 ) -> Message {
     match message {
-        // Said by no model that will be asked: none is sent its reasoning.
+        // An empty model name matches no model, so none is sent its reasoning.
         Message::Assistant { blocks, .. } if without_reasoning => {
             Message::Assistant { model: String::new(), blocks: blocks.clone() }
         }
@@ -125,7 +125,7 @@ pub(super) fn rewrite_message(
     }
 }
 
-/// The values of working memory, the newest of each key.
+/// The current values of working memory: the newest write of each key.
 pub(super) fn current_memory<'a>(written: impl Iterator<Item = &'a MemoryWrite>) -> Vec<&'a MemoryWrite> {
     let mut newest: Vec<&MemoryWrite> = Vec::new();
     for write in written {
@@ -135,16 +135,16 @@ pub(super) fn current_memory<'a>(written: impl Iterator<Item = &'a MemoryWrite>)
     newest
 }
 
-/// What of working memory is sent in the place of a conversation.
+/// The part of working memory that is sent with a replacement.
 struct MemoryExcerpt<'a> {
-    /// Each as a line, the one written last at the end.
+    /// One line per value, the latest write last.
     lines: Vec<String>,
-    /// The keys of those for which there is no room.
+    /// The keys for whose values there is no room.
     left_out: Vec<&'a str>,
 }
 
 impl<'a> MemoryExcerpt<'a> {
-    /// The newest of `memory` that have room in `most` bytes.
+    /// Selects the newest values of `memory` that fit into `most` bytes.
     fn new(memory: &[&'a MemoryWrite], most: usize) -> Self {
         let (mut lines, mut left_out, mut left) = (Vec::new(), Vec::new(), most);
         for MemoryWrite { key, value } in memory.iter().rev().filter(|write| !write.value.is_null()) {
@@ -179,8 +179,8 @@ impl<'a> MemoryExcerpt<'a> {
     }
 }
 
-/// The message that is sent in the place of those that are `gone`. `before` is the conversation when that was
-/// decided.
+/// The message that is sent in place of the messages in `gone`. `before` is the conversation at the time of the
+/// compaction.
 fn replacement_message(
     (gone, before): (&[Message], &[Message]),
     instead: &Replacement,
@@ -190,7 +190,7 @@ fn replacement_message(
     let mut text = String::new();
     // Writing to a `String` cannot fail.
     let _ = match instead {
-        // It repeats what tools gave, and stands where the user speaks.
+        // The summary repeats tool output, and is sent in the user's role.
         Replacement::Summary { text: summary } if from_tools => {
             write!(
                 text,
@@ -218,11 +218,11 @@ fn replacement_message(
     });
     match instead {
         Replacement::Summary { .. } => {
-            // What the model has learned to do survives a compaction word for word.
+            // The skills that the model has loaded survive a compaction verbatim.
             for SkillLoad { text: skill, .. } in loaded_skills::newest_loads(gone) {
                 let _ = write!(text, "\n\nA skill that was loaded, word for word:\n\n{skill}");
             }
-            // Where it is still in the conversation it need not be said twice.
+            // A request that is still in the conversation need not be repeated.
             if let Some(request) = request.filter(|_| last.is_some_and(|at| at < gone.len())) {
                 let request = truncate_middle(&Content::text_of(request), MAX_REQUEST_CHARS);
                 let _ = write!(
@@ -242,7 +242,8 @@ fn replacement_message(
     }
 }
 
-/// A text of at most about `bound` characters: its head and its tail, with a word between on what is missing.
+/// Shortens a text to about `bound` characters: its head and its tail, with a note in between about what is
+/// missing.
 pub(super) fn truncate_middle(text: &str, bound: usize) -> String {
     let length = text.chars().count();
     if length <= bound {

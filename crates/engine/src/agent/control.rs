@@ -1,4 +1,4 @@
-//! What an orchestrator asks of the engine: to hold still, and what it is at.
+//! The orchestrator's control interface: quiesces the engine and reports its activity.
 
 use contract::Timestamp;
 use contract::rpc::{Activity, UNCONFINED};
@@ -6,10 +6,11 @@ use contract::rpc::{Activity, UNCONFINED};
 use super::{Agent, AgentError};
 
 impl Agent {
-    /// From now on no turn begins or goes on, unless one is at work, a tool or a skill is run without one, or an import
-    /// is under way; whether that is so. It lapses by itself.
+    /// Refuses to begin or resume turns from now on, unless a turn is running, a tool or skill is being called
+    /// outside a turn, or an import is running. Returns whether the engine is quiesced. The state expires by
+    /// itself.
     pub fn quiesce(&self) -> bool {
-        // A stop would cut an import off.
+        // A stop would interrupt an import.
         let mut turns = self.registry.lock();
         let quiesced = !self.is_importing() && turns.quiesce(self.services.clock.monotonic());
         drop(turns);
@@ -19,13 +20,13 @@ impl Agent {
         quiesced
     }
 
-    /// Turns may begin and go on again.
+    /// Allows turns to begin and resume again.
     pub fn lift_quiesce(&self) {
         self.registry.lock().lift_quiesce();
         tracing::info!("The engine is not quiesced any more.");
     }
 
-    /// What the engine is at.
+    /// Returns the engine's current activity.
     pub fn activity(&self) -> Result<Activity, AgentError> {
         let running_turns = u64::try_from(self.registry.lock().active_count()).unwrap_or(u64::MAX);
         Ok(Activity {
@@ -40,7 +41,8 @@ impl Agent {
         })
     }
 
-    /// When a turn last did something: by its events, or, before this start of the engine, by what it has stored.
+    /// When a turn was last active: the time of its latest event, or, before this start of the engine, of its
+    /// latest stored change.
     fn last_activity_at(&self) -> Result<Option<Timestamp>, AgentError> {
         Ok(self.event_logs.last_published_at().max(self.brain.last_change_at()?))
     }

@@ -1,4 +1,4 @@
-//! Quiesced, an engine does nothing and begins nothing; and what it says it is at.
+//! Quiescing the engine, and the activity it reports.
 
 use std::sync::Barrier;
 use std::thread;
@@ -21,13 +21,13 @@ fn hitl_yes() -> HitlRespond {
     serde_json::from_value(json!({"task_id": "t", "answer": "yes"})).unwrap()
 }
 
-/// How many turns are at work, and how many requests are pending.
+/// The number of active turns and of pending requests.
 fn activity_counts(rig: &AgentHarness) -> (u64, u64) {
     let activity = rig.agent.activity().unwrap();
     (activity.running_turns, activity.pending_hitl)
 }
 
-/// Waits until no turn is at work.
+/// Waits until no turn is active.
 async fn wait_idle(rig: &AgentHarness) {
     with_deadline(async {
         while activity_counts(rig).0 > 0 {
@@ -37,7 +37,7 @@ async fn wait_idle(rig: &AgentHarness) {
     .await;
 }
 
-/// A rig whose task `t` waits for leave to run a tool that the test lets go.
+/// A harness whose task `t` waits for approval of a tool that the test releases.
 async fn awaiting_permission() -> (AgentHarness, Arc<GatedTool>, EventReader) {
     let gated = GatedTool::with(false, Permission::Ask);
     let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
@@ -54,7 +54,7 @@ async fn run_until_permission_request(rig: &AgentHarness) -> EventReader {
     reader
 }
 
-/// Does both in the same moment.
+/// Runs both closures at the same moment.
 fn concurrently<A: Send, B>(one: impl FnOnce() -> A + Send, two: impl FnOnce() -> B) -> (A, B) {
     let line = Barrier::new(2);
     tokio::task::block_in_place(|| {
@@ -79,7 +79,7 @@ async fn an_engine_at_work_is_not_quiesced_and_an_idle_one_begins_nothing_until_
     gate.reached().await;
     assert_eq!(activity_counts(&rig), (1, 0));
     assert!(!rig.agent.quiesce());
-    // Nothing has changed by that.
+    // The refused quiesce has changed nothing.
     rig.run(json!({"task_id": "other", "message": "hi"})).await;
     gate.release();
     assert_eq!(final_text(&read_all(reader).await), "slow");
@@ -104,7 +104,7 @@ async fn an_engine_at_work_is_not_quiesced_and_an_idle_one_begins_nothing_until_
 async fn a_tool_that_is_called_without_a_turn_keeps_the_engine_awake() {
     let gated = GatedTool::new(true);
     let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
-    // Its caller may wait to the end, or hang up.
+    // The caller may wait to the end or hang up.
     for (times, hangs_up) in [(1, false), (2, true)] {
         let call = rig.agent.call_tool("gated", json!({}));
         let still_valid = async {
@@ -235,7 +235,7 @@ async fn in_whatever_moment_it_is_quiesced_no_turn_slips_in() {
                 Err(error) => assert!(matches!(error, AgentError::Quiesced), "{error}"),
             }
         };
-        // Again and again, until the turn is at work, which it is until the gate opens.
+        // Repeats until the turn is active, which it stays until the gate opens.
         let quiesce = || {
             while rig.agent.quiesce() {
                 for _ in 0..20 {

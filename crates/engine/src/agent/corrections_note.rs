@@ -1,5 +1,6 @@
-//! What the user taught: corrections of answers, and lessons that were drawn from them. A turn is told what its
-//! conversation does not show yet, unasked, as the user's own word.
+//! The user's corrections of answers, and the lessons drawn from them, as a note in a turn. A turn receives
+//! those that its conversation does not contain yet, without the model asking for them, as the user's own
+//! words.
 
 use std::time::Instant;
 
@@ -10,25 +11,25 @@ use crate::memory_format::{date, quote_lines};
 use crate::store::steps::TurnBase;
 use crate::store::{Brain, Corrections, MemoryQuery, SearchHit, TaskRow};
 
-/// The most that a turn is told, in tokens, and as a share of the model's context window in percent.
+/// The size limit of the note, in tokens and as a percentage of the model's context window.
 pub(super) const MAX_TOKENS: u64 = 3_000;
 pub(super) const MAX_SHARE_PERCENT: u64 = 5;
-/// The most corrections that one turn is told, and the most lessons.
+/// The most corrections and the most lessons in one turn's note.
 const MAX_CORRECTIONS: usize = 8;
 const MAX_LESSONS: usize = 12;
-/// How much of it a conversation shows before it is told only what bears on its messages.
+/// How many a conversation contains before it receives only those that are relevant to its messages.
 const MAX_SHOWN_UNFILTERED: usize = 32;
-/// Less room than this is none, in bytes.
+/// Remaining room below this size, in bytes, is not used.
 const MIN_ITEM_BYTES: usize = 120;
-/// How many records a search for what bears on a message gives.
+/// The number of results of the relevance search.
 const SEARCH_LIMIT: usize = 40;
 
-/// What the model is told before it all.
+/// The heading of the note.
 const HEADING: &str = "[What the user taught you: corrections of earlier answers, and lessons drawn from them. They hold \
                        from now on wherever they apply, in this answer too. What the user says later counts more.";
 
-/// What a turn is told that goes on from `base` with a `message`, in at most `budget` bytes. Where it cannot be read,
-/// nothing is. Blocks.
+/// Selects what a turn that continues from `base` with `message` receives, in at most `budget` bytes. Returns
+/// nothing if the brain cannot be read. Blocks.
 pub(super) fn load(
     brain: &Brain,
     task: TaskRow,
@@ -50,18 +51,18 @@ pub(super) fn load(
     fit_to_budget(select(taught, &relevant_ids), budget)
 }
 
-/// What the model is told; none where there is nothing.
+/// The note for the model; `None` if there is nothing to say.
 pub(super) fn note(taught: &[SearchHit]) -> Option<String> {
     let items: String = taught.iter().map(render_item).collect();
     (!taught.is_empty()).then(|| format!("{HEADING}{items}]"))
 }
 
-/// One thing taught, as the model is told.
+/// Renders one correction or lesson for the model.
 fn render_item(found: &SearchHit) -> String {
     format!("\n{}:{}", date(found), quote_lines(&found.excerpt))
 }
 
-/// Whether all of it can be told at once.
+/// Returns whether all of them fit into one note.
 fn fits(taught: &Corrections, budget: usize) -> bool {
     let Corrections { corrections, lessons, already_shown: shown } = taught;
     let bytes: usize = corrections.iter().chain(lessons).map(rendered_bytes).sum();
@@ -70,7 +71,7 @@ fn fits(taught: &Corrections, budget: usize) -> bool {
     few && (count == 0 || shown + count <= MAX_SHOWN_UNFILTERED) && HEADING.len() + bytes <= budget
 }
 
-/// What bears on a message, the best first. Blocks.
+/// The ids of the records that are relevant to a message, the best first. Blocks.
 fn relevant_ids(brain: &Brain, text: String) -> Vec<String> {
     let kinds = &[MemoryKind::Knowledge];
     let query = MemoryQuery {
@@ -84,8 +85,8 @@ fn relevant_ids(brain: &Brain, text: String) -> Vec<String> {
     found.into_iter().filter(|found| found.is_relevant).map(|found| found.id).collect()
 }
 
-/// What is told where that cannot be all: the newest correction, then what bears on the message, then the newest, which
-/// a conversation that shows enough is not told.
+/// Selects what to include if not all fit: the newest correction, then the relevant ones, then the newest; a
+/// conversation that already contains enough does not receive these last.
 fn select(taught: Corrections, relevant_ids: &[String]) -> Vec<SearchHit> {
     let Corrections { corrections, lessons, already_shown: shown } = taught;
     let place = |found: &SearchHit| relevant_ids.iter().position(|id| *id == found.id).unwrap_or(usize::MAX);
@@ -107,12 +108,12 @@ fn select(taught: Corrections, relevant_ids: &[String]) -> Vec<SearchHit> {
     chosen
 }
 
-/// As much as there is room for, the last of it cut.
+/// Takes as many as fit, cutting the last one.
 fn fit_to_budget(chosen: Vec<SearchHit>, budget: usize) -> Vec<SearchHit> {
     let mut left = budget.saturating_sub(HEADING.len());
     let mut fit_to_budget = Vec::new();
     for mut found in chosen {
-        // The newest is told in any case.
+        // The newest one is always included.
         if left < MIN_ITEM_BYTES && !fit_to_budget.is_empty() {
             break;
         }
@@ -127,9 +128,9 @@ fn fit_to_budget(chosen: Vec<SearchHit>, budget: usize) -> Vec<SearchHit> {
     fit_to_budget
 }
 
-/// How many bytes the model is told of it.
+/// The size of a rendered item, in bytes.
 fn rendered_bytes(found: &SearchHit) -> usize {
-    // The day, and a mark before each line.
+    // The date, and a mark before each line.
     12 + found.excerpt.len() + 3 * found.excerpt.lines().count()
 }
 

@@ -1,5 +1,5 @@
-//! Calls of tools without a turn: whoever holds the engine's key needs no person's leave, but what is denied stays
-//! denied.
+//! Tool calls outside a turn. The holder of the engine's key needs no approval by the user, but denied tools
+//! stay denied.
 
 use contract::CallId;
 use serde_json::Value;
@@ -10,18 +10,18 @@ use super::{Agent, AgentError};
 use crate::llm::ToolSpec;
 use crate::tools::{Invocation, ToolError, ToolStep};
 
-/// How many such calls may run at once.
+/// The most direct calls that may run at once.
 pub(super) const MAX_DIRECT_CALLS: usize = 16;
 
-/// Why a tool that was called without a turn gave nothing.
+/// Why a direct call of a tool or skill failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
-    /// There is no such tool, or it works in a turn only.
+    /// There is no such tool, or it works only in a turn.
     #[error(
         "there is no tool called `{0}` that can be called without a turn; `rpc.methods` lists those there are"
     )]
     NoSuchTool(String),
-    /// It may not be used.
+    /// The tool is denied.
     #[error(
         "the tool `{0}` may not be used here: the catalog denies it, or its permissions.json cannot be read"
     )]
@@ -29,23 +29,23 @@ pub enum DirectError {
     /// There is no such skill.
     #[error("there is no skill called `{0}`; `rpc.methods` lists those there are")]
     NoSuchSkill(String),
-    /// What is to be done cannot be.
+    /// The request cannot be carried out.
     #[error("{0}")]
     Invalid(String),
-    /// It failed, or refused its input.
+    /// The tool failed or rejected its input.
     #[error(transparent)]
     Failed(#[from] ToolError),
-    /// No model answers it, which is not the caller's doing: a provider fails, none is configured, or the budget is
-    /// used up.
+    /// No model answers, for a reason outside the caller's control: a provider fails, none is configured, or
+    /// the budget is exhausted.
     #[error("{0}")]
     NoAnswer(String),
-    /// The agent could not do it.
+    /// The agent failed.
     #[error(transparent)]
     Agent(#[from] AgentError),
 }
 
 impl Agent {
-    /// Calls a tool; what it gave.
+    /// Calls a tool and returns its output.
     pub async fn call_tool(&self, name: &str, input: Value) -> Result<String, DirectError> {
         let kit = self.services.snapshots.current();
         let toolbox = &kit.toolbox;
@@ -73,7 +73,7 @@ impl Agent {
         }
     }
 
-    /// Begins a call without a turn, which is over when what this gives is dropped.
+    /// Begins a call outside a turn, which lasts until the returned guard is dropped.
     pub(super) fn begin_direct_call(&self) -> Result<BusyGuard, AgentError> {
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
@@ -81,7 +81,7 @@ impl Agent {
         self.registry.lock().begin_direct_call(self.services.clock.monotonic())
     }
 
-    /// The tools that can be called without a turn.
+    /// The tools that can be called outside a turn.
     pub fn direct_tools(&self) -> Vec<ToolSpec> {
         let kit = self.services.snapshots.current();
         let tools = kit.toolbox.all().iter().filter(|tool| !tool.needs_turn());

@@ -1,6 +1,6 @@
-//! Erasing: works off what deletions may have left in files, one step after the other beside the turns.
+//! Erasure: removes what deletions may have left in files, step by step, alongside the turns.
 //!
-//! A deletion waits for it, but not for long: what is not done by then goes on by itself, also after a restart.
+//! A deletion waits for it for a limited time; the rest continues in the background, also after a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,30 +11,30 @@ use tokio_util::sync::CancellationToken;
 use super::{Agent, AgentError, Services};
 use crate::store::{Brain, Erasure, ErasureScope, SearchIndex, WriteTx};
 
-/// How long a deletion waits until nothing is left of what it deleted.
+/// How long a deletion waits for the erasure to finish.
 const ERASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How many free pages are given back to the disk in one commit.
+/// The number of free pages returned to the disk in one commit.
 const PAGES_RELEASED_PER_COMMIT: u32 = 64;
-/// How long to wait for whoever reads the brain's log before its end is tried again.
+/// How long to wait for a reader of the brain's write-ahead log before truncating it is retried.
 const LOG_RETRY_DELAY: Duration = Duration::from_millis(200);
-/// How long to wait after a failure, the first time and at most.
+/// The delay after a failure: the first one and the longest.
 const FAILURE_RETRY_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
-/// Why nothing more can be erased for now, for the log.
+/// Why the erasure cannot continue for now; only logged.
 type EraseError = Box<dyn std::error::Error + Send + Sync>;
 
-/// See the module. Clones share it.
+/// The background task that erases. Clones share its state.
 #[derive(Clone)]
 pub(super) struct Eraser {
     brain: Brain,
     services: Arc<Services>,
     stopping: CancellationToken,
-    /// One erases at a time.
+    /// Only one erasure runs at a time.
     permit: Arc<Semaphore>,
 }
 
 impl Agent {
-    /// Deletes something that an index for searches may have the words of, and erases it; whether there was one.
+    /// Deletes something whose words a search index may contain, and erases it. Returns whether it existed.
     pub(super) async fn delete_and_erase(
         &self,
         index: impl Into<Option<SearchIndex>>,
@@ -55,12 +55,12 @@ impl Agent {
         Ok(deleted)
     }
 
-    /// Erases what was deleted, and waits for that as long as a caller may be kept waiting.
+    /// Erases what was deleted, waiting at most [`ERASE_TIMEOUT`].
     pub(super) async fn erase(&self) {
         let eraser = self.eraser.clone();
-        // Goes on by itself, also if the caller is gone.
+        // Runs in a task of its own, so that it continues if the caller is gone.
         let erasing = self.tracker.spawn(async move { eraser.run().await });
-        // Where it takes longer, or the engine is being stopped, what is left is on record.
+        // If it takes longer or the engine is being stopped, the rest is recorded in the brain.
         tokio::time::timeout(ERASE_TIMEOUT, erasing).await.ok();
     }
 }
@@ -70,7 +70,7 @@ impl Eraser {
         Self { brain, services: means, stopping, permit: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Erases all that is to be erased, or stops with the engine.
+    /// Erases everything that is pending, or stops with the engine.
     pub(super) async fn run(self) {
         tokio::select! {
             biased;
@@ -98,7 +98,7 @@ impl Eraser {
         }
     }
 
-    /// Erases what is to be erased now; whether there was something.
+    /// Performs the next pending erasure. Returns whether there was one.
     async fn erase_next(&self) -> Result<bool, EraseError> {
         let erasure =
             self.brain.run_blocking(Brain::pending_erasure).await.ok_or("the engine is being stopped")??;

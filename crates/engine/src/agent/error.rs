@@ -1,4 +1,4 @@
-//! Why the agent did not do what it was asked to.
+//! The errors of the agent.
 
 use contract::SkillName;
 
@@ -9,66 +9,66 @@ use super::thread_loader::LoadError;
 use crate::memory_budget::NoMemory;
 use crate::store::WriteError;
 
-/// See the module.
+/// Why the agent did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The request asks for something that cannot be.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// There is no such task, or none at all yet.
+    /// There is no such task, or no task at all yet.
     #[error("there is no such task, or none yet")]
     UnknownTask,
     /// There is no such message in the task.
     #[error("{0}")]
     UnknownMessage(String),
-    /// There is no such record of what is remembered.
+    /// There is no such memory record.
     #[error("{0}")]
     UnknownRecord(String),
     /// There is no such skill.
     #[error("there is no such skill; GET /skills lists them")]
     UnknownSkill,
-    /// The skill is not the user's to change.
+    /// The skill belongs to the platform; the user cannot change it.
     #[error("the skill comes with the platform: it can be neither changed nor deleted")]
     PlatformSkill,
     /// Another skill has the name.
     #[error("`name`: there is a skill called `{0}` already; take another name, or change that one")]
     SkillExists(SkillName),
-    /// No turn runs on the task.
+    /// No turn is running on the task.
     #[error("no turn is running on this task")]
     NotRunning,
-    /// Nothing waits for a person, or not what was answered.
+    /// No request for the user is pending, or not the one that was answered.
     #[error("no such request is pending on this task")]
     NotPending,
-    /// Another turn runs on the task.
+    /// Another turn is running on the task.
     #[error("another turn is running on this task; it can be cancelled")]
     Busy,
-    /// Too many turns run at once.
+    /// Too many turns are running.
     #[error("{MAX_TURNS_AT_ONCE} turns are running, and more cannot")]
     TooManyTurns,
-    /// Too many tools run beside turns.
+    /// Too many tools are running outside turns.
     #[error("{MAX_DIRECT_CALLS} tools are running beside turns, and more cannot")]
     TooManyCalls,
-    /// Too many exports or imports are under way.
+    /// Too many exports or imports are running.
     #[error("as many exports or imports as can be at once are under way; ask again when they are done")]
     TooManyTransfers,
-    /// What is remembered cannot be replaced.
+    /// Memory cannot be replaced while turns are open.
     #[error("turns are under way, or wait for a person: cancel them, or import with `mode=merge`")]
     TurnsInProgress,
-    /// A document could not be kept beside the brain.
+    /// A document could not be staged beside the brain.
     #[error("the document could not be kept beside the brain")]
     Staging(#[source] rusqlite::Error),
-    /// The brain's disk does not keep up.
+    /// The brain's disk cannot keep up.
     #[error("too much waits to be stored: the disk is slower than the turns that are running")]
     StoreBacklogFull,
     /// The workspace could not be read.
     #[error("the workspace could not be read")]
     Workspace(#[from] std::io::Error),
-    /// The turn's journal cannot be read just now.
+    /// The turn's journal cannot be read at the moment.
     #[error(
         "the turn cannot be read from the brain just now; it is tried again every few seconds: ask again"
     )]
     TemporarilyUnreadable,
-    /// Too much is held in memory.
+    /// The memory budget is used up.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
     /// The engine is stopping.

@@ -1,4 +1,4 @@
-//! What a turn does about models that do not answer, and about what they cost.
+//! Turns whose models do not answer, and their cost and budgets.
 
 use contract::event::{Event, FailureCode, StopReason, Usage};
 use pretty_assertions::assert_eq;
@@ -27,12 +27,12 @@ fn stop_reason(events: &[SseEvent]) -> StopReason {
     }
 }
 
-/// Which models were asked, in their order.
+/// The models that were called, in order.
 fn models_called(rig: &AgentHarness) -> Vec<String> {
     rig.provider.requests().iter().map(|request: &CapturedRequest| request.model.clone()).collect()
 }
 
-/// A rig whose first model speaks `wire`, and the second one another protocol.
+/// A harness whose first model speaks `wire` and whose second one speaks another protocol.
 async fn harness_with_fallback(wire: Wire) -> AgentHarness {
     let mut rig = AgentHarness::new(wire).await;
     let other = if wire == Wire::OpenAiChat { Wire::AnthropicMessages } else { Wire::OpenAiChat };
@@ -77,7 +77,7 @@ async fn text_of_a_model_that_broke_off_is_void_where_another_goes_on() {
     let events = rig.send("go").await;
     assert_eq!(final_text(&events), "a whole answer");
     assert_eq!(rendered_text(&events, true), "a whole answer");
-    // The first model is left alone for a while: the next turn does not wait for it again.
+    // The first model is skipped for a while: the next turn does not wait for it again.
     rig.provider.enqueue(Reply::from_text("still here"));
     assert_eq!(final_text(&rig.send("and now?").await), "still here");
     assert_eq!(models_called(&rig).iter().filter(|model| *model == "first").count(), 5);
@@ -90,7 +90,7 @@ async fn where_none_answers_each_says_why() {
     let failure = failure(&rig.send("go").await);
     assert_eq!(failure.code, FailureCode::ProviderUnavailable);
     assert!(failure.message.contains("first:") && failure.message.contains("second:"), "{}", failure.message);
-    // Another 400 is no other model's business.
+    // For any other 400 no fallback is tried.
     let rig = harness_with_fallback(Wire::AnthropicMessages).await;
     rig.provider.enqueue(refused(Refusal::Other {
         status: 400,
@@ -104,7 +104,7 @@ async fn where_none_answers_each_says_why() {
 
 #[tokio::test]
 async fn a_history_that_is_refused_goes_without_its_reasoning() {
-    // Ollama looks at nothing in a history.
+    // Ollama does not validate the history.
     for wire in WIRES.into_iter().filter(|wire| *wire != Wire::Ollama) {
         let rig = AgentHarness::new(wire).await;
         rig.provider.enqueue_all([
@@ -116,13 +116,13 @@ async fn a_history_that_is_refused_goes_without_its_reasoning() {
         assert_eq!(final_text(&events), "Better.");
         let sent = String::from_utf8(rig.last_request().raw.to_vec()).unwrap();
         assert!(!sent.contains("Secret."), "{wire:?}");
-        // And from then on.
+        // It is omitted from then on, too.
         rig.provider.enqueue(Reply::from_text("Well."));
         rig.send("thanks").await;
         assert!(!String::from_utf8(rig.last_request().raw.to_vec()).unwrap().contains("Secret."));
         rig.provider.assert_no_refusals();
 
-        // It is tried once.
+        // The remedy is tried once.
         rig.provider.set_default_reply(refused(Refusal::BrokenHistory));
         rig.provider.clear_requests();
         assert_eq!(failure(&rig.send("again").await).code, FailureCode::ProviderRefused);
@@ -154,7 +154,7 @@ async fn a_budget_ends_a_turn_well_before_the_call_that_would_break_it() {
         rig.provider.set_default_reply(Reply::from_text("More.").usage(tokens(10, 1)));
         let events = rig.send("go").await;
         assert_eq!(stop_reason(&events), StopReason::Budget, "{budget}");
-        // 9,800 are spent, and another prompt would be above the limit.
+        // 9,800 tokens are spent, and another prompt would exceed the limit.
         assert_eq!(rig.provider.requests().len(), 2, "{budget}");
         let [first, second] = rig.provider.requests().try_into().unwrap();
         let bound = |request: &CapturedRequest| request.body["max_tokens"].as_u64().unwrap();
@@ -194,7 +194,7 @@ async fn turns_at_once_do_not_break_a_budget_that_none_breaks_alone() {
     for reader in readers {
         assert_eq!(stop_reason(&crate::testing::read_all(reader).await), StopReason::EndTurn);
     }
-    // What was set aside and not spent is there again.
+    // Reserved tokens that were not spent are available again.
     rig.provider.set_default_reply(Reply::from_text("Again."));
     rig.provider.enqueue(Reply::from_text("Again."));
     let events = rig.run(json!({"task_id": "d", "message": "go"})).await;
@@ -206,7 +206,7 @@ async fn text_of_a_step_that_a_budget_ends_is_void() {
     let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let gateway = budgets(&rig, &json!({"tokens_per_turn": 10_000}));
     rig.configure_gateway(&gateway).await;
-    // What broke off is billed, and leaves nothing for another attempt.
+    // The interrupted answer is billed and leaves no budget for another attempt.
     let broken = Reply::from_text("half an ans").usage(tokens(9_900, 10)).fault(Fault::cut_after(2));
     rig.provider.enqueue(broken);
     let events = rig.send("go").await;
@@ -249,7 +249,7 @@ async fn what_a_turn_costs_is_told_where_all_prices_are_known() {
     let once = (1_000.0 * 3.0 + 100.0 * 15.0 + 2_000.0 * 0.3 + 500.0 * 3.75) / 1e6;
     assert!((costs[0] - once).abs() < 1e-12 && (costs[1] - 2.0 * once).abs() < 1e-12, "{costs:?}");
 
-    // Nobody knows what the other model costs, so nobody says.
+    // The price of the other model is unknown, so no cost is reported.
     rig.provider.enqueue_all([
         Reply::new().tool_use("list_files", json!({"path": "."})).usage(used),
         refused(Refusal::Unauthorized),
@@ -260,7 +260,7 @@ async fn what_a_turn_costs_is_told_where_all_prices_are_known() {
     assert_eq!(known, [true, false]);
 }
 
-/// A task with a conversation that fits into the first model's window and not into the second one's.
+/// A task whose conversation fits into the first model's window but not into the second one's.
 async fn conversation_too_long_for_fallback() -> AgentHarness {
     let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let mut gateway =
@@ -292,7 +292,7 @@ async fn a_short_trouble_of_the_usual_model_costs_a_conversation_nothing() {
         failure.message
     );
     assert!(!is_compacted(&events));
-    // It rests, but there is none that it could make way for.
+    // The model is in cooldown, but it is called all the same: the fallback is too small.
     rig.provider.enqueue(Reply::from_text("Here I am."));
     let events = rig.send("again").await;
     assert_eq!((final_text(&events).as_str(), is_compacted(&events)), ("Here I am.", false));

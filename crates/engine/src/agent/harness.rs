@@ -1,4 +1,5 @@
-//! An agent with a provider that refuses what the vendors refuse, and what its clients see.
+//! The test harness: an agent with a mock provider that refuses what the vendors refuse, and the events that
+//! its clients see.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -25,15 +26,15 @@ use crate::tools::{
     Invocation, Permission, Tool, ToolDeps, ToolError, ToolOutput, ToolStep, Toolbox, WebAllowlist,
 };
 
-/// All protocols, for tests of what must be the same over each.
+/// All protocols, for tests of behaviour that must be the same over each.
 pub(crate) const WIRES: [Wire; 5] =
     [Wire::AnthropicMessages, Wire::OpenAiChat, Wire::OpenAiResponses, Wire::Gemini, Wire::Ollama];
 
-/// The protocols by which the input of a call is streamed in pieces, and can be cut off.
+/// The protocols that stream a call's input in pieces, so that it can be cut off.
 pub(crate) const STREAMED_INPUT_WIRES: [Wire; 3] =
     [Wire::AnthropicMessages, Wire::OpenAiChat, Wire::OpenAiResponses];
 
-/// An agent over a brain of its own. Dropped, its provider fails the test if it had to refuse a request.
+/// An agent with a brain of its own. On drop, its provider fails the test if it had to refuse a request.
 pub(crate) struct AgentHarness {
     pub(crate) agent: Agent,
     pub(crate) brain: Brain,
@@ -41,15 +42,15 @@ pub(crate) struct AgentHarness {
     pub(crate) provider: MockProvider,
     env: BTreeMap<String, String>,
     pub(crate) tools: Vec<Arc<dyn Tool>>,
-    /// The agents of its catalog. From the next start on.
+    /// The agents of its catalog, used from the next start on.
     pub(crate) agents: Vec<Arc<AgentSpec>>,
-    /// What else its catalog gives it. From the next start on.
+    /// The rest of its catalog, used from the next start on.
     pub(crate) catalog: Catalog,
-    /// What its catalog decides on tools. From the next start on.
+    /// The permissions of its catalog, used from the next start on.
     pub(crate) permissions: Permissions,
-    /// How long a person may take. From the next start on.
+    /// How long the user may take to answer, used from the next start on.
     pub(crate) hitl_ttl: Duration,
-    /// How long after one learning batch the next one is due. From the next start on.
+    /// The interval between learning batches, used from the next start on.
     pub(crate) batch_interval: Option<Duration>,
     folder: TempDir,
     kills: usize,
@@ -70,7 +71,7 @@ impl AgentHarness {
         Self::with_tools(wire, Vec::new()).await
     }
 
-    /// Beside the built-in tools there are these.
+    /// Creates a harness with these tools beside the built-in ones.
     pub(crate) async fn with_tools(wire: Wire, tools: Vec<Arc<dyn Tool>>) -> Self {
         let builder = MockProvider::builder().bind_thinking(true).track_cache(true);
         let provider = builder.start().await.unwrap();
@@ -122,7 +123,7 @@ impl AgentHarness {
         }
     }
 
-    /// From here on no tool asks for leave.
+    /// Allows all tools without approval from here on.
     pub(crate) async fn allow_all(&mut self) {
         self.permissions.default = Some(Permission::Allow);
         self.restart().await;
@@ -133,12 +134,12 @@ impl AgentHarness {
         self.folder.path().join(CATALOG_DIR)
     }
 
-    /// What it knows of tool servers.
+    /// The agent's connections to tool servers.
     pub(crate) fn mcp(&self) -> &Mcp {
         &self.agent.services.mcp
     }
 
-    /// Goes on with what is in the catalog's folder.
+    /// Restarts the engine with what is in the catalog's folder.
     pub(crate) async fn reload_catalog(&mut self) {
         self.catalog = Catalog::load(&self.catalog_folder(), Environment::default());
         self.permissions = self.catalog.permissions.clone();
@@ -153,7 +154,7 @@ impl AgentHarness {
         self.start(&file);
     }
 
-    /// Kills the engine in this moment, and starts another one on what was committed until then.
+    /// Kills the engine at this moment, and starts another one on what was committed so far.
     pub(crate) async fn kill(&mut self) {
         self.agent.stopped.cancel();
         self.agent.stopping.cancel();
@@ -180,23 +181,23 @@ impl AgentHarness {
         self.agent = Agent::new(self.brain.clone(), means);
     }
 
-    /// The brain, as another program reads it.
+    /// A connection to the brain, as another program would open it.
     pub(crate) fn open_connection(&self) -> rusqlite::Connection {
         rusqlite::Connection::open(self.brain.file()).unwrap()
     }
 
-    /// Goes on with another model, over the protocol that it speaks.
+    /// Restarts with another model, over the protocol that it speaks.
     pub(crate) async fn switch_model(&mut self, wire: Wire, model: &str) {
         self.configure_gateway(&gateway_config(&self.provider, &[(wire, model)])).await;
     }
 
-    /// Goes on with this configuration of the gateway.
+    /// Restarts with this gateway configuration.
     pub(crate) async fn configure_gateway(&mut self, gateway: &Value) {
         write_gateway_config(self.folder.path(), gateway);
         self.restart().await;
     }
 
-    /// How many channels, turns that can be told something, and turns at work the agent holds.
+    /// The numbers of open event logs, registered turns and running tasks of the agent.
     pub(crate) fn live_counts(&self) -> [usize; 3] {
         [self.agent.event_logs.open_count(), self.agent.registry.lock().len(), self.agent.tracker.len()]
     }
@@ -206,7 +207,7 @@ impl AgentHarness {
         with_deadline(self.agent.execute(serde_json::from_value(request).unwrap())).await
     }
 
-    /// Runs a turn to its end and checks its form.
+    /// Runs a turn to its end and checks the sequence of its events.
     pub(crate) async fn run(&self, request: Value) -> Vec<SseEvent> {
         let events = read_all(self.begin(request).await.unwrap()).await;
         assert_eq!(check_turn(&events), Ok(()), "{events:#?}");
@@ -223,7 +224,7 @@ impl AgentHarness {
         read_all(self.agent.replay(Some(task_id("t")), after).unwrap()).await
     }
 
-    /// The last request that the provider was sent.
+    /// The last request that the provider received.
     pub(crate) fn last_request(&self) -> CapturedRequest {
         self.provider.requests().pop().unwrap()
     }
@@ -233,7 +234,8 @@ impl AgentHarness {
     }
 }
 
-/// A configuration in which the first of these models answers and the others stand in for it, each over its protocol.
+/// A configuration in which the first model is the default and the others are its fallbacks, each over its
+/// protocol.
 pub(crate) fn gateway_config(provider: &MockProvider, models: &[(Wire, &str)]) -> Value {
     let entries: Vec<(String, Value)> =
         models.iter().map(|(wire, model)| model_entry(provider, *wire, model)).collect();
@@ -252,7 +254,7 @@ fn model_entry(provider: &MockProvider, wire: Wire, model: &str) -> (String, Val
         Wire::Gemini => ("gemini", provider.gemini_base_url()),
         Wire::Ollama => ("ollama", provider.ollama_base_url()),
     };
-    // Only these have to bring signatures back with their calls.
+    // Only these models require signatures to be sent back with their calls.
     let model = if wire == Wire::Gemini { format!("gemini-3-{model}") } else { model.to_owned() };
     let mut entry = json!({"provider": name, "base_url": base, "model": model, "context_window": 200_000});
     if wire == Wire::OpenAiResponses {
@@ -267,7 +269,7 @@ fn write_gateway_config(folder: &Path, gateway: &Value) {
     std::fs::write(folder.join(CATALOG_DIR).join("gateway.json"), gateway.to_string()).unwrap();
 }
 
-/// The catalog's folder.
+/// The name of the catalog's folder.
 const CATALOG_DIR: &str = "catalog";
 
 fn services(
@@ -320,8 +322,8 @@ fn services(
     }
 }
 
-/// Whether these are the events of one whole turn: blocks opened and closed in their order, deltas in blocks of
-/// their kind, each call with its result, and an end that nothing follows.
+/// Checks that these are the events of one complete turn: blocks opened and closed in order, deltas within
+/// blocks of their type, each call with its result, and an end that nothing follows.
 pub(crate) fn check_turn(events: &[SseEvent]) -> Result<(), String> {
     let [first, .., last] = events else { return Err("too few events".into()) };
     if first.phase() != Some("started") {
@@ -365,8 +367,8 @@ pub(crate) fn check_turn(events: &[SseEvent]) -> Result<(), String> {
     }
 }
 
-/// The events as text that is the same in each run: ids are numbered, and deltas that time may have split or
-/// merged are one.
+/// Renders the events as text that is the same in each run: ids are numbered, and adjacent deltas are merged,
+/// since timing may split them.
 pub(crate) fn transcript(events: &[SseEvent]) -> String {
     let mut names: HashMap<String, String> = HashMap::new();
     let mut lines: Vec<(String, Value)> = Vec::new();
@@ -409,14 +411,14 @@ pub(crate) fn failure(events: &[SseEvent]) -> Failure {
     }
 }
 
-/// A completed turn's text.
+/// The text of a completed turn.
 pub(crate) fn final_text(events: &[SseEvent]) -> String {
     let last = events.last().unwrap();
     assert_eq!(last.phase(), Some("completed"), "{events:#?}");
     last.data["text"].as_str().unwrap().to_owned()
 }
 
-/// A tool that waits until it is let go, and counts how often it was begun.
+/// A tool that waits until the test releases it, and counts its runs.
 pub(crate) struct GatedTool {
     idempotent: bool,
     permission: Permission,
@@ -433,7 +435,7 @@ impl GatedTool {
         Arc::new(Self { idempotent, permission, runs: AtomicUsize::new(0), may_end: Semaphore::new(0) })
     }
 
-    /// Waits until it was begun `times` times.
+    /// Waits until the tool was started `times` times.
     pub(crate) async fn wait_for_runs(&self, times: usize) {
         with_deadline(async {
             while self.runs.load(Ordering::Acquire) < times {
@@ -468,7 +470,7 @@ impl Tool for GatedTool {
     }
 }
 
-/// What remains of the conversation of a journal.
+/// The branch that results from a journal.
 pub(crate) fn branch_from_steps(steps: Vec<crate::store::StoredStep>) -> Branch {
     use super::thread::Thread;
     Thread::from_journal(steps).unwrap().map(Thread::into_branch).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The person in the loop: what they answer, and a turn that waits for them.
+//! Human in the loop: the user's answers, and turns that wait for them.
 
 use contract::content::ContentBlock;
 use contract::engine::{GrantScope, HitlRespond};
@@ -18,7 +18,7 @@ use crate::store::NewGrant;
 use crate::store::steps::Step;
 use crate::tools::grants;
 
-/// A person's answer, as it was sent.
+/// A user's answer, as it was sent.
 pub(super) struct HitlResponse {
     request_id: HitlId,
     answer: String,
@@ -28,8 +28,8 @@ pub(super) struct HitlResponse {
 }
 
 impl HitlResponse {
-    /// An answer to what is `pending` when it comes: one that waits behind another answer is none to what that one
-    /// brings up, which nobody has seen.
+    /// An answer to the request that is `pending` when it arrives. If another answer is handled first, this one
+    /// does not apply to the request that follows it, which nobody has seen.
     pub(super) fn new(pending: Option<HitlId>, respond: HitlRespond) -> Result<Self, AgentError> {
         let HitlRespond { answer, feedback, content_blocks, request_id, scope, .. } = respond;
         let pending = pending.ok_or(AgentError::NotPending)?;
@@ -40,7 +40,7 @@ impl HitlResponse {
         Ok(Self { request_id: pending, answer, feedback, content_blocks, scope })
     }
 
-    /// What the answer means to a request of `kind`.
+    /// Interprets the answer for a request of `kind`.
     fn interpret(&self, kind: HitlKind) -> Result<Decision, AgentError> {
         let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
         let decision = match (kind, self.answer.as_str()) {
@@ -69,7 +69,7 @@ enum Decision {
 }
 
 impl ActiveTurn {
-    /// A person answered.
+    /// Handles a user's answer.
     pub(super) async fn respond(
         &mut self,
         response: HitlResponse,
@@ -78,7 +78,7 @@ impl ActiveTurn {
         let (asked, decision, given) = match self.validate_response(&response) {
             Ok(judged) => judged,
             Err(error) => {
-                // Who answered may have gone.
+                // The caller may be gone.
                 let _ = reply.send(Err(error));
                 return Ok(());
             }
@@ -88,7 +88,7 @@ impl ActiveTurn {
         reply_committed(reply, request_id, committed)
     }
 
-    /// What is answered, how, and what was given with it.
+    /// Returns the request that is answered, the decision, and the attachments of the answer.
     fn validate_response(
         &self,
         response: &HitlResponse,
@@ -153,7 +153,7 @@ impl ActiveTurn {
                 let granted = other.kind == HitlKind::Permission
                     && self.thread.call(other.call_id).is_some_and(covered);
                 if granted {
-                    // Nobody was shown this one yet, and nobody need be.
+                    // Nobody has been shown this request yet, and nobody needs to be.
                     let (request_id, answer) = (other.request_id, "yes".to_owned());
                     steps.push(wrap_step(
                         other.owner,
@@ -183,7 +183,7 @@ impl ActiveTurn {
         self.context.snapshot.toolbox.find(&call.name)?.command(&call.input)
     }
 
-    /// An event as one of the sub-agent that the call `owner` runs, or of the turn itself.
+    /// Attributes an event to the sub-agent that the call `owner` runs, or to the turn itself.
     fn wrap_event_for(&self, owner: Option<CallId>, event: Event) -> Event {
         match owner.and_then(|owner| self.thread.call(owner)) {
             Some(call) => wrap_event(call.call_id, agent_name(&call.input), event),
@@ -192,14 +192,14 @@ impl ActiveTurn {
     }
 }
 
-/// A turn that waits for a person. What it takes to go on is read again when they have answered: a turn may wait
-/// for days, and most of an engine's memory would be such turns.
+/// A turn that waits for its user. Its state is loaded again when the user has answered: a turn may wait for
+/// days, and most of an engine's memory would hold such turns.
 pub(super) struct AwaitingHuman {
     context: TurnContext,
 }
 
 impl TurnContext {
-    /// The turn waits for a person, and lets go of what it does not need for that.
+    /// Makes the turn wait for its user and releases what it does not need meanwhile.
     pub(super) fn await_human(mut self) -> AwaitingHuman {
         self.permit = None;
         self.recorder.clear_published();
@@ -209,7 +209,7 @@ impl TurnContext {
 }
 
 impl AwaitingHuman {
-    /// Waits until the turn is told something, or nobody has answered in time.
+    /// Waits until a command arrives or the time to answer runs out.
     pub(super) async fn wait(mut self) -> TurnState {
         let clock = self.context.services.clock.clone();
         let patience = self.context.hitl_time_left();
@@ -222,12 +222,12 @@ impl AwaitingHuman {
             },
             () = clock.sleep(patience) => None,
         };
-        // Before the command is let go of: an answer on its way counts as work, and so does what it leads to.
+        // Before the command is dropped: an answer in transit counts as activity, and so does its result.
         self.context.registration.mark_busy();
         let mut run = match self.context.load().await {
             Ok(run) => run,
             Err(store_retries) => {
-                // It still waits, and can be answered once it can be read.
+                // The turn still waits, and can be answered once it can be read.
                 if let Some(command) = command {
                     command.refuse_with(|| AgentError::TemporarilyUnreadable);
                 }
@@ -237,7 +237,7 @@ impl AwaitingHuman {
         match command {
             None => run.expire().await,
             Some(command) => match run.handle_command(command).await {
-                // It may have been told something that was no answer.
+                // The command may not have been an answer.
                 Ok(()) if matches!(run.thread.next_action(), NextAction::AwaitHuman(_)) => {
                     TurnState::AwaitingHuman(run.context.await_human())
                 }

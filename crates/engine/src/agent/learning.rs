@@ -1,8 +1,8 @@
-//! Learning: batches read what people said of turns and draw lessons from their corrections.
+//! Learning: batches read the user's feedback on turns and draw lessons from corrections.
 //!
-//! A batch is a state machine in the brain ([`BatchProgress`]). Each stage is one call of a model at most, and what it comes
-//! to is one commit, so that a batch which was cut off anywhere goes on where it was. Turns come first: no stage begins
-//! while one is at work.
+//! A batch is a state machine stored in the brain ([`BatchProgress`]). Each stage makes at most one model call
+//! and commits its result once, so an interrupted batch continues where it was. Turns have priority: no stage
+//! begins while one is running.
 
 mod evaluation;
 mod model_call;
@@ -26,42 +26,43 @@ use super::{Agent, AgentError, Services};
 use crate::store::{BatchEffect, BatchProgress, BatchStage, Brain, CallUsage, FeedbackContent, SearchIndex};
 use evaluation::StageOutcome;
 
-/// The most corrections that one batch looks at. The others wait for the next one.
+/// The most corrections that one batch processes. The others wait for the next batch.
 const MAX_CORRECTIONS: u32 = 20;
-/// How often a stage may find no model that answers before the batch ends; the next one goes on with its correction.
+/// How many times a stage may find no answering model before the batch ends; the next batch continues with its
+/// correction.
 const MAX_FAILURES: u32 = 5;
-/// How many starts of the engine may take a batch up at one stage before the correction is left as it is.
+/// How many starts of the engine may resume a batch at one stage before its correction is skipped.
 const MAX_STARTS: u32 = 5;
-/// How long a batch waits for a model that gave no answer, the first time. Each time it is four times as long.
+/// The first delay after no model answered. Each further delay is four times as long.
 const FIRST_RETRY_DELAY: Duration = Duration::from_mins(1);
-/// How often to look at least whether a batch is due.
+/// The longest interval between two checks for a due batch.
 const MAX_TICK_INTERVAL: Duration = Duration::from_hours(1);
-/// How long to leave an engine alone that is quiesced, or whose turns are at work.
+/// The delay while the engine is quiesced or its turns are running.
 const BUSY_RETRY_DELAY: Duration = Duration::from_mins(1);
 
-/// See the module. Clones share it.
+/// The background task that learns. Clones share its state.
 #[derive(Clone)]
 pub(super) struct Learner {
     brain: Brain,
     services: Arc<Services>,
     registry: TurnRegistry,
     stopping: CancellationToken,
-    /// Told when a batch is asked for.
+    /// Notified when a batch is requested.
     wake: Arc<Notify>,
 }
 
-/// How a batch goes on.
+/// What happens next in the current batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BatchStatus {
-    /// With the next stage.
+    /// The next stage runs.
     Continue,
-    /// After a while.
+    /// The stage is retried after a delay.
     Wait(Duration),
-    /// There is none.
+    /// There is no batch.
     Idle,
 }
 
-/// A batch counts as being at work. Dropped, it does not.
+/// RAII guard: a batch counts as active while this is held.
 struct LearningGuard<'a>(&'a TurnRegistry);
 
 impl Drop for LearningGuard<'_> {
@@ -71,7 +72,7 @@ impl Drop for LearningGuard<'_> {
 }
 
 impl Agent {
-    /// Takes down what a person says of the newest turn of a task. A correction is in force at once.
+    /// Records the user's feedback on the newest turn of a task. A correction takes effect at once.
     pub async fn give_feedback(&self, feedback: Feedback) -> Result<FeedbackRecorded, AgentError> {
         let parse_feedback = parse_feedback(&feedback)?;
         let task = self.brain.task(&feedback.task_id)?.ok_or(AgentError::UnknownTask)?.row;
@@ -84,23 +85,23 @@ impl Agent {
         Ok(FeedbackRecorded { status: RecordedStatus::Recorded, feedback_id })
     }
 
-    /// Begins a learning batch, unless one is under way: then that one is meant.
+    /// Begins a learning batch, or returns the current one.
     pub async fn start_batch(&self) -> Result<BatchStarted, AgentError> {
         let learner = self.learner.clone();
-        // To its end, also if the caller goes away in the middle.
+        // Runs to completion even if the caller disconnects.
         let begun = self.tracker.spawn(async move { learner.begin_batch().await });
         let (batch_id, BatchProgress { trajectory_count, .. }) =
             begun.await.unwrap_or(Err(AgentError::Stopping))?;
         Ok(BatchStarted { status: StartedStatus::Started, batch_id, trajectory_count })
     }
 
-    /// A page of the lessons in force, the newest first.
+    /// A page of the current lessons, newest first.
     pub async fn lessons(&self, list: ListMemory) -> Result<Lessons, AgentError> {
         let (limit, offset) = page(list);
         self.read(move |brain| Ok(Lessons { lessons: brain.lessons(limit, offset)? })).await
     }
 
-    /// Undoes a lesson. Any text is taken for its id.
+    /// Undoes a lesson. Any string is accepted as its id.
     pub async fn undo_lesson(&self, id: &str) -> Result<(), AgentError> {
         let undone = match id.parse::<MemoryId>() {
             Ok(id) => self.delete_and_erase(SearchIndex::Knowledge, move |rows| rows.undo_lesson(id)).await?,
@@ -111,7 +112,7 @@ impl Agent {
     }
 }
 
-/// What a person said, checked.
+/// Validates feedback.
 fn parse_feedback(feedback: &Feedback) -> Result<FeedbackContent, AgentError> {
     let Feedback { feedback_type, correction_text, rating, comment, .. } = feedback;
     let invalid = |what: String| Err(AgentError::Invalid(what));
@@ -144,10 +145,10 @@ impl Learner {
         Self { brain, services: means, registry: running, stopping, wake: Arc::default() }
     }
 
-    /// Counts a batch that an earlier run of the engine left under way as being at work.
+    /// Counts a batch that an earlier run of the engine left unfinished as active.
     pub(super) fn mark_unfinished_batch(&self) -> Result<(), rusqlite::Error> {
         if self.brain.active_batch()?.is_some() {
-            // An engine that has just been started is not quiesced.
+            // An engine that has just started is not quiesced.
             self.registry.lock().begin_learning(self.services.clock.monotonic()).ok();
         }
         Ok(())
@@ -179,7 +180,7 @@ impl Learner {
         }
     }
 
-    /// Goes on with a batch that was cut off. A correction at which the engine dies again and again is left as it is.
+    /// Resumes an interrupted batch. A correction that has repeatedly brought the engine down is skipped.
     async fn resume_batch(&self) -> Result<(), AgentError> {
         let Some((id, mut progress)) = self.brain.active_batch()? else { return Ok(()) };
         progress.starts += 1;
@@ -191,7 +192,7 @@ impl Learner {
         self.commit(id, progress, effect, Vec::new()).await
     }
 
-    /// Does what is due; when to look again.
+    /// Does what is due. Returns when to check again.
     async fn tick(&self) -> Result<Duration, AgentError> {
         if self.brain.active_batch()?.is_none() {
             match self.due_in().await? {
@@ -236,7 +237,7 @@ impl Learner {
         }
     }
 
-    /// Waits until no turn is at work, or the engine stops.
+    /// Waits until no turn is running or the engine stops.
     async fn wait_idle(&self) {
         loop {
             tokio::select! {
@@ -248,7 +249,8 @@ impl Learner {
         }
     }
 
-    /// How long it is until a batch is due; none where there is nothing to read, or batches are only asked for.
+    /// The time until a batch is due; `None` if there is no unprocessed feedback, or batches run only on
+    /// request.
     async fn due_in(&self) -> Result<Option<Duration>, AgentError> {
         let Some(interval) = self.services.batch_interval else { return Ok(None) };
         let Some(since) = self.read(Brain::unprocessed_since).await? else { return Ok(None) };
@@ -256,7 +258,7 @@ impl Learner {
         Ok(Some(interval.saturating_sub(Duration::from_millis(u64::try_from(passed).unwrap_or(0)))))
     }
 
-    /// Begins a batch, unless one is under way; the one that is.
+    /// Begins a batch, or returns the current one.
     async fn begin_batch(&self) -> Result<(BatchId, BatchProgress), AgentError> {
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
@@ -271,7 +273,7 @@ impl Learner {
         Ok(begun?)
     }
 
-    /// Brings the batch that is under way one stage further.
+    /// Runs the next stage of the current batch.
     pub(super) async fn step(&self) -> Result<BatchStatus, AgentError> {
         let Some((id, progress)) = self.brain.active_batch()? else { return Ok(BatchStatus::Idle) };
         if progress.stage == BatchStage::Choosing {
@@ -304,7 +306,7 @@ impl Learner {
         Ok(pace)
     }
 
-    /// Takes the next correction, or ends the batch.
+    /// Selects the next correction, or ends the batch.
     async fn choose_correction(
         &self,
         id: BatchId,
@@ -328,8 +330,8 @@ impl Learner {
         Ok(BatchStatus::Continue)
     }
 
-    /// Takes down what a stage came to. What a model said is paid for, so it is kept until the brain can be written, or
-    /// the engine stops.
+    /// Commits the result of a stage. A model's answer has been paid for, so the commit is retried until the
+    /// brain can be written or the engine stops.
     async fn commit(
         &self,
         id: BatchId,

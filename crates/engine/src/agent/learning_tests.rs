@@ -1,4 +1,4 @@
-//! What is learned from what people say: what the model is sent shows it.
+//! Learning from feedback, checked by what the model is sent.
 
 use contract::Timestamp;
 use contract::learning::{Check, Lesson};
@@ -11,35 +11,35 @@ use super::learning::BatchStatus;
 use super::*;
 use crate::testing::{task_id, with_deadline};
 
-/// How the model of a test takes a lesson.
+/// How the model of a test behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ModelBehavior {
-    /// It does as it says, and only where it applies.
+    /// It follows the lesson, and only where it applies.
     FollowsLesson,
-    /// It answers as it did.
+    /// It answers as before.
     IgnoresLesson,
-    /// It draws the opposite of the correction from it.
+    /// It applies the opposite of the correction.
     InvertsLesson,
-    /// It takes it for the answer to everything.
+    /// It applies the lesson to everything.
     OverappliesLesson,
-    /// It gives no lesson that can be read.
+    /// Its draft cannot be parsed.
     UnreadableDraft,
-    /// Its judge gives no verdict that can be read.
+    /// Its verdict cannot be parsed.
     UnreadableVerdict,
 }
 
 pub(super) const QUESTION: &str = "What is the capital of Australia?";
 pub(super) const CORRECTION: &str = "It is Canberra.";
 
-/// What marks the note of what was taught.
+/// The heading of the corrections note.
 const CORRECTIONS_HEADING: &str = "What the user taught you";
 
-/// The whole of what was asked, in one text.
+/// The whole request as one text.
 fn sent_text(request: &CapturedRequest) -> String {
     format!("{} {}", request.body["system"], request.body["messages"])
 }
 
-/// What the user said last.
+/// The user's last message in the request.
 pub(super) fn last_user_text(request: &CapturedRequest) -> String {
     match &request.body["messages"].as_array().unwrap().last().unwrap()["content"] {
         Value::String(text) => text.clone(),
@@ -47,7 +47,7 @@ pub(super) fn last_user_text(request: &CapturedRequest) -> String {
     }
 }
 
-/// What a question of the learning component is about.
+/// The JSON input of a learning call.
 fn query_json(request: &CapturedRequest) -> Value {
     serde_json::from_str(&last_user_text(request)).unwrap()
 }
@@ -64,7 +64,7 @@ pub(super) fn text(text: &str) -> Reply {
     Reply::from_text(text)
 }
 
-/// What a model answers that is such a pupil.
+/// The reply of a model with this behaviour.
 pub(crate) fn answer(pupil: ModelBehavior, request: &CapturedRequest) -> Reply {
     if is_draft(request) {
         let query_json = query_json(request);
@@ -86,7 +86,7 @@ pub(crate) fn answer(pupil: ModelBehavior, request: &CapturedRequest) -> Reply {
         let query_json = query_json(request);
         let of = |field: &str| query_json[field].as_str().unwrap_or_default().to_owned();
         let passed = if query_json["former_answer"].is_null() {
-            // "It is X." is answered by X.
+            // "It is X." is satisfied by an answer with X.
             of("correction")
                 .split(' ')
                 .all(|word| word == "It" || word == "is" || of("new_answer").contains(word))
@@ -127,7 +127,7 @@ pub(crate) fn script_model(rig: &AgentHarness, pupil: ModelBehavior) {
     rig.provider.set_responder(move |request| answer(pupil, request));
 }
 
-/// A rig whose model is such a pupil, and has answered two questions, one of them wrongly.
+/// A harness whose model behaves like this and has answered two questions, one of them wrongly.
 pub(super) async fn learning_harness(pupil: ModelBehavior) -> AgentHarness {
     let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     script_model(&rig, pupil);
@@ -140,7 +140,7 @@ pub(super) async fn send_to_task(rig: &AgentHarness, task: &str, message: &str) 
     final_text(&rig.run(json!({"task_id": task, "message": message})).await)
 }
 
-/// What the model was sent last.
+/// The last request as one text.
 fn last_sent(rig: &AgentHarness) -> String {
     sent_text(&rig.last_request())
 }
@@ -154,7 +154,7 @@ pub(crate) async fn correct(rig: &AgentHarness, task: &str, text: &str) {
     feedback(rig, body).await;
 }
 
-/// Runs a batch stage by stage, as far as it goes; how many stages it had.
+/// Runs a batch stage by stage until it ends or waits. Returns the number of stages.
 pub(crate) async fn run_batch(rig: &AgentHarness) -> usize {
     with_deadline(rig.agent.start_batch()).await.unwrap();
     run_remaining_stages(rig).await
@@ -178,7 +178,7 @@ async fn first_message(rig: &AgentHarness, task: &str) -> String {
     rig.agent.all_messages(&task_id(task)).await.unwrap()[0].message_id.to_string()
 }
 
-/// The corrections that no lesson stands for.
+/// The number of corrections that no lesson has replaced.
 pub(super) fn corrections_in_force(rig: &AgentHarness) -> usize {
     let known = rig.brain.knowledge(100, 0).unwrap();
     known.iter().filter(|known| known.source == Source::Feedback && known.valid_until.is_none()).count()
@@ -237,7 +237,7 @@ async fn a_lesson_is_adopted_with_its_evidence_and_told_in_the_place_of_the_corr
     correct(&rig, "t", CORRECTION).await;
     let before = rig.provider.requests().len();
     run_batch(&rig).await;
-    // A draft, two trials and two verdicts.
+    // A draft, two replays and two verdicts.
     assert_eq!(rig.provider.requests().len() - before, 5);
     let learned = lessons(&rig).await;
     let [Lesson { content, evidence, .. }] = &learned[..] else { panic!("{learned:#?}") };
@@ -255,11 +255,11 @@ async fn a_lesson_is_adopted_with_its_evidence_and_told_in_the_place_of_the_corr
 
     assert_eq!(send_to_task(&rig, "new", QUESTION).await, "Canberra.");
     assert_eq!(last_sent(&rig).matches("LESSON").count(), 1);
-    // It is learned.
+    // The correction is not processed again.
     let calls = rig.provider.requests().len();
     run_batch(&rig).await;
     assert_eq!((rig.provider.requests().len(), lessons(&rig).await.len()), (calls, 1));
-    // What it cost counts.
+    // The calls are included in the usage.
     let hour_ago = Timestamp::from_unix_ms(rig.clock.now().unix_ms() - 3_600_000);
     let spent = rig.brain.usage_since(hour_ago).unwrap();
     assert_eq!(spent.iter().map(|spent| spent.calls).sum::<u64>(), u64::try_from(calls).unwrap());
@@ -275,7 +275,7 @@ async fn where_there_is_no_other_turn_that_a_lesson_could_harm_the_correction_wa
     run_batch(&rig).await;
     assert_eq!((rig.provider.requests().len(), lessons(&rig).await), (calls, Vec::new()));
     assert_eq!(corrections_in_force(&rig), 1);
-    // Any other will do, and the one that has least to do with it is taken.
+    // Any other turn will do, and the least related one is chosen.
     send_to_task(&rig, "related", &format!("{QUESTION} {CORRECTION}")).await;
     send_to_task(&rig, "other", "Count to three.").await;
     send_to_task(&rig, "related", &format!("Again: {QUESTION} {CORRECTION}")).await;
@@ -306,7 +306,7 @@ async fn a_lesson_that_is_ignored_contradicts_or_goes_too_far_is_not_adopted_and
         assert_eq!(corrections_in_force(&rig), 1, "{pupil:?}");
         send_to_task(&rig, "new", QUESTION).await;
         assert!(last_sent(&rig).contains("It is Canberra."), "{pupil:?}");
-        // It is not tried again and again.
+        // It is not tried again.
         let calls = rig.provider.requests().len();
         run_batch(&rig).await;
         assert_eq!(rig.provider.requests().len(), calls, "{pupil:?}");
@@ -336,7 +336,7 @@ async fn a_turn_with_tools_is_asked_again_for_its_last_answer_over_every_protoco
         assert_eq!(lessons(&rig).await.len(), 1, "{wire:?}");
         let requests = rig.provider.requests();
         let again = requests[before + 1].body.to_string();
-        // What the tool gave is there, and is not asked for again.
+        // The tool's result is included, and the tool is not run again.
         assert_eq!(again.matches("Australia: Sydney").count(), 2, "{wire:?}: {again}");
         assert!(again.contains("The capital of Australia is Canberra."), "{wire:?}");
         assert_eq!(requests.len() - before, 5, "{wire:?}");
@@ -354,7 +354,7 @@ async fn an_undone_lesson_gives_way_to_what_it_replaced_and_does_not_come_back()
     run_batch(&rig).await;
     let second = lessons(&rig).await.remove(0);
     assert_eq!(second.evidence.corrections.len(), 2);
-    // What is not in force cannot be undone.
+    // A lesson that is no longer in effect cannot be undone.
     let error = with_deadline(rig.agent.undo_lesson(&first.id.to_string())).await.unwrap_err();
     assert!(matches!(error, AgentError::UnknownRecord(_)));
 
@@ -386,7 +386,7 @@ async fn an_edit_takes_out_what_was_learned_behind_it_from_merged_lessons_too() 
     rig.run(edit).await;
     let texts = last_sent(&rig);
     assert!(!texts.contains("Canberra") && texts.contains("It is Wellington."), "{texts}");
-    // What was merged with it stands for itself, and is learned again.
+    // The correction that was merged with it is on its own again, and a lesson is drawn anew.
     assert_eq!((lessons(&rig).await.len(), corrections_in_force(&rig)), (0, 1));
     run_batch(&rig).await;
     let learned = lessons(&rig).await;

@@ -1,4 +1,4 @@
-//! Skills that a conversation has loaded: their text is told once. Pure.
+//! Deduplicates the skills that a conversation has loaded: each text is sent once. Pure.
 
 use serde_json::Value;
 
@@ -7,36 +7,36 @@ use crate::llm::{Block, Message, ToolReply, ToolUse};
 use crate::store::steps::Replacement;
 use crate::tools::LOAD_SKILL;
 
-/// What the model is told in the place of a skill that it can see already.
+/// The result of loading a skill whose text is already visible to the model.
 pub(super) const ALREADY_LOADED: &str =
     "This is loaded already, and has not changed: it stands word for word further up.";
 
-/// A result that told what a skill, or one of its files, says.
+/// A tool result that contains the text of a skill or of one of its files.
 #[derive(Clone, Copy)]
 pub(super) struct SkillLoad<'a> {
-    /// What was loaded: the skill, and the file.
+    /// The skill and the file that were loaded.
     target: (&'a str, Option<&'a str>),
-    /// Where among the messages the result stands.
+    /// The index of the message that contains the result.
     message_index: usize,
-    /// The call, by its provider's name for it.
+    /// The provider's id of the call.
     provider_id: &'a str,
-    /// What it says.
+    /// The loaded text.
     pub(super) text: &'a str,
 }
 
 impl SkillLoad<'_> {
-    /// The messages that it is: the call, and the result behind it.
+    /// The indexes of the two messages it consists of: the call, and the result after it.
     pub(super) fn message_indexes(&self) -> [usize; 2] {
         [self.message_index.saturating_sub(1), self.message_index]
     }
 
-    /// Whether it is this result of the message at `at`.
+    /// Returns whether it is this reply in the message at `at`.
     pub(super) fn is_reply(&self, at: usize, reply: &ToolReply) -> bool {
         self.message_index == at && self.provider_id == reply.provider_id
     }
 }
 
-/// What was loaded in these messages, oldest first.
+/// The loads in these messages, oldest first.
 pub(super) fn skill_loads(messages: &[Message]) -> Vec<SkillLoad<'_>> {
     let mut open: Vec<&ToolUse> = Vec::new();
     let mut loads = Vec::new();
@@ -66,7 +66,7 @@ pub(super) fn skill_loads(messages: &[Message]) -> Vec<SkillLoad<'_>> {
     loads
 }
 
-/// What was loaded in these messages, once each as it said last: a skill may have changed in between.
+/// The latest load of each skill or file in these messages; a skill may have changed in between.
 pub(super) fn newest_loads(messages: &[Message]) -> Vec<SkillLoad<'_>> {
     let mut newest: Vec<SkillLoad<'_>> = Vec::new();
     for load in skill_loads(messages) {
@@ -76,24 +76,24 @@ pub(super) fn newest_loads(messages: &[Message]) -> Vec<SkillLoad<'_>> {
     newest
 }
 
-/// What the model is told of what it loaded, in a conversation that stands so. A skill that has changed since it was
-/// last loaded, or whose text was left out of the conversation, is told anew.
+/// Returns the result for the model: a reference if the text is visible already, else the text itself. A skill
+/// that has changed since it was last loaded, or whose text was removed from the conversation, is sent again.
 pub(super) fn deduplicate(branch: &Branch, call: &ToolUse, text: String) -> String {
     let is_shown = call.name == LOAD_SKILL && is_visible(branch, load_target(call), &text);
     if is_shown && text.len() > ALREADY_LOADED.len() { ALREADY_LOADED.to_owned() } else { text }
 }
 
-/// Whether the last that the model sees of what was loaded is this text.
+/// Returns whether this text is the latest visible load of the skill or file.
 fn is_visible(branch: &Branch, what: (&str, Option<&str>), text: &str) -> bool {
     let last = newest_loads(branch.all_messages()).into_iter().find(|load| load.target == what);
-    // A summary repeats what was loaded in the messages that it stands for.
+    // A summary repeats the skills loaded in the messages that it replaces.
     let assert_survives = |at| {
         at >= branch.compacted_count() || matches!(branch.replacement(), Some(Replacement::Summary { .. }))
     };
     last.is_some_and(|last| last.text == text && assert_survives(last.message_index))
 }
 
-/// What a call loads: the skill, and the file where it is not the skill's own text.
+/// What a call loads: the skill, and the file unless it is the skill's own text.
 fn load_target(call: &ToolUse) -> (&str, Option<&str>) {
     let text = |field| call.input.get(field).and_then(Value::as_str);
     let file = text("file").map(|file| file.strip_prefix("./").unwrap_or(file));

@@ -1,4 +1,4 @@
-//! When the text of a skill is told again.
+//! When the text of a skill is sent again.
 
 use contract::{CallId, MessageId};
 use serde_json::json;
@@ -27,7 +27,7 @@ fn load(skill: &str) -> ToolUse {
     call(LOAD_SKILL, json!({"skill": skill}))
 }
 
-/// A call was made, and gave this.
+/// Appends a call with its result.
 fn push_call_with_result(branch: &mut Branch, call: ToolUse, text: &str, is_error: bool) {
     let (provider_id, text) = (call.provider_id.clone(), text.to_owned());
     let blocks = vec![Block::ToolUse(call)];
@@ -48,7 +48,7 @@ fn summary() -> Replacement {
     Replacement::Summary { text: "They baked.".into() }
 }
 
-/// What the model is told where it loads what says `text` now.
+/// The result for the model when it loads something whose text is `text` now.
 fn deduplicated(branch: &Branch, call: &ToolUse, text: &str) -> String {
     deduplicate(branch, call, text.to_owned())
 }
@@ -71,7 +71,7 @@ fn a_text_is_told_again_only_where_the_conversation_does_not_show_it() {
     ] {
         assert_eq!(deduplicated(&branch, &call, SKILL), SKILL);
     }
-    // There is nothing to gain with a short one.
+    // A reference to a short text would save nothing.
     push_call_with_result(&mut branch, load("short"), "Knead.", false);
     assert_eq!(deduplicated(&branch, &load("short"), "Knead."), "Knead.");
 
@@ -102,7 +102,7 @@ fn what_says_again_what_it_said_before_it_changed_is_told_anew() {
         SKILL,
         "the newest that the model sees is another"
     );
-    // A summary says the newest alone.
+    // A summary repeats only the newest version.
     compact(&mut branch, summary(), None);
     let sent = format!("{:?}", branch.messages());
     assert!(sent.contains("five minutes") && !sent.contains("ten minutes"), "{sent}");

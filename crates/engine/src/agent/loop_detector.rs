@@ -1,6 +1,6 @@
-//! The loop detector: whether a turn makes the same call again and again and learns nothing new from it. Pure.
+//! The loop detector: finds turns that repeat the same call without learning anything new from it. Pure.
 //!
-//! A call whose result changes is no loop: a poll may go on for as long as there is something to see.
+//! A call whose result changes is no loop: a poll may continue as long as it sees changes.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -12,31 +12,31 @@ use sha2::{Digest as _, Sha256};
 use crate::fault_injection::{self, Mutation};
 use crate::llm::{ToolOutcome, ToolUse};
 
-/// Among how many calls, the newest ones, repetitions are counted.
+/// The number of recent calls among which repetitions are counted.
 const WINDOW_CALLS: usize = 20;
-/// From how many times on the model is told.
+/// The number of repetitions from which the model is warned.
 const WARN_AT_COUNT: usize = 3;
-/// From how many times on the turn ends.
+/// The number of repetitions at which the turn ends.
 const END_AT_COUNT: usize = 5;
 
-/// An id that each call makes anew: in the name of a file with its output, or of what it saved.
+/// An id that differs in each call, in the name of an output file or of a saved record.
 static GENERATED_ID: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new("(call_|mem_)[0-9a-f]{32}").ok());
 
-/// What such an id begins with.
+/// The prefixes of such ids.
 const GENERATED_ID_PREFIXES: [&str; 2] = ["call_", "mem_"];
 
-/// The calls of a turn that ended last, each with its result, as a hash.
+/// Hashes of a turn's latest completed calls, each with its result.
 #[derive(Debug, Default)]
 pub(super) struct LoopDetector {
     recent: VecDeque<[u8; 32]>,
 }
 
-/// How often a call was made with one result, in the window that ends with it.
+/// How often a call had the same result within the window that ends with it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RepeatCount(usize);
 
 impl LoopDetector {
-    /// A call has ended.
+    /// Records a completed call with its result.
     pub(super) fn record(&mut self, call: &ToolUse, outcome: &ToolOutcome) -> RepeatCount {
         if fault_injection::active(Mutation::IgnoreLoops) {
             return RepeatCount(1);
@@ -51,12 +51,12 @@ impl LoopDetector {
 }
 
 impl RepeatCount {
-    /// Whether the turn must end.
+    /// Returns whether the turn must end.
     pub(super) fn is_loop(self) -> bool {
         self.0 >= END_AT_COUNT
     }
 
-    /// What the model is told beside the call's result, if anything.
+    /// The warning that is added to the call's result for the model, if any.
     pub(super) fn warning(self) -> Option<String> {
         (self.0 >= WARN_AT_COUNT).then(|| {
             format!(
@@ -68,10 +68,10 @@ impl RepeatCount {
     }
 }
 
-/// What makes two calls the same, their results included. How long they took does not.
+/// Hashes a call with its result. How long the call took is not part of it.
 fn fingerprint(call: &ToolUse, outcome: &ToolOutcome) -> [u8; 32] {
     let input = call.input.to_string();
-    // To look for the beginnings first is many times as fast, and few results have one.
+    // Checking for the prefixes first is many times as fast, and few results contain one.
     let fresh = |text: &str| {
         GENERATED_ID.as_ref().filter(|_| GENERATED_ID_PREFIXES.iter().any(|start| text.contains(start)))
     };
@@ -81,7 +81,7 @@ fn fingerprint(call: &ToolUse, outcome: &ToolOutcome) -> [u8; 32] {
     let parts = [Some(call.name.as_str()), Some(&input), output.as_deref(), error.as_deref()];
     let mut all = Sha256::new();
     for part in parts.into_iter().flatten() {
-        // Each by itself, so that nothing moves from one into the next.
+        // Each part is hashed separately, so that different splits of the same text differ.
         all.update(Sha256::digest(part));
     }
     all.finalize().into()
@@ -141,7 +141,7 @@ mod tests {
     }
 
     proptest! {
-        /// Counted anew over the last twenty, whatever was called.
+        /// Recounts over the last twenty calls, whichever they were.
         #[test]
         fn it_counts_what_is_in_the_window(calls in proptest::collection::vec((0..3_u8, 0..2_u8), 0..60)) {
             let mut repeats = LoopDetector::default();

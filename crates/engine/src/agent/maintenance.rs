@@ -1,5 +1,5 @@
-//! Keeps house: has memory take in what an earlier version of the engine left, and takes the deltas of turns that
-//! ended long ago out of the brain, and removes old copies of it. What the turn came to stays.
+//! Background maintenance: indexes turns that an earlier version of the engine left unindexed, removes the
+//! deltas of turns that ended long ago, and removes old copies of the brain. The results of turns stay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use service::clock::Clock;
 
 use crate::store::{BACKUP_LIFETIME, Brain};
 
-/// How many turns are seen to in one commit, so that no turn at work waits long for it.
+/// The number of turns processed in one commit, so that no running turn waits long for it.
 const TURNS_PER_COMMIT: u32 = 50;
-/// How many turns memory takes in in one commit.
+/// The number of turns indexed in one commit.
 const INGESTED_TURNS_PER_COMMIT: usize = 20;
-/// How long to leave the writer to others in between.
+/// The pause between commits, which leaves the writer to others.
 const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
-/// How long to wait at least where nothing is due.
+/// The shortest pause if nothing is due.
 const MIN_TICK_INTERVAL: Duration = Duration::from_secs(1);
-/// How often to look at least. This is the only thing that an idle engine does.
+/// The longest pause. An idle engine does nothing else.
 const MAX_TICK_INTERVAL: Duration = Duration::from_hours(1);
 
-/// Keeps house for ever. Deltas are kept for `replay_ttl` after their turn.
+/// Runs maintenance forever. Deltas are kept for `replay_ttl` after their turn.
 pub(super) async fn run(brain: Brain, clock: Arc<dyn Clock>, replay_ttl: Duration) {
     loop {
         let pause = match tick(&brain, &*clock, replay_ttl).await {
@@ -37,25 +37,25 @@ pub(super) async fn run(brain: Brain, clock: Arc<dyn Clock>, replay_ttl: Duratio
     }
 }
 
-/// Removes the copies of the brain from before upgrades that nobody will go back to any more.
+/// Removes copies of the brain made before upgrades that are too old to be needed for a rollback.
 async fn remove_old_copies(brain: &Brain) {
     if let Some(Err(error)) = brain.run_blocking(|brain| brain.remove_backups(Some(BACKUP_LIFETIME))).await {
         tracing::warn!(%error, "An old copy of the brain could not be removed.");
     }
 }
 
-/// Does what is due; when to look again.
+/// Does what is due. Returns the pause before the next check.
 async fn tick(brain: &Brain, clock: &dyn Clock, replay_ttl: Duration) -> Result<Duration, String> {
-    // Each commit says how far it came, so a kill costs nothing.
+    // Each commit records its progress, so a kill loses nothing.
     if brain.has_ingest_backlog().map_err(|error| error.to_string())? {
         match brain.write(|rows| rows.ingest_backlog(INGESTED_TURNS_PER_COMMIT)).await {
             Ok(()) => return Ok(COMMIT_INTERVAL),
-            // What else is due may be what makes room.
+            // The other work that is due may be what frees space.
             Err(error) => tracing::warn!(%error, "Turns could not be taken in; this is tried again."),
         }
     }
     let Some(ended_at) = brain.first_unfolded().map_err(|error| error.to_string())? else {
-        // What ends from now on is due that much later.
+        // A turn that ends from now on is due only after `replay_ttl`.
         return Ok(replay_ttl.clamp(MIN_TICK_INTERVAL, MAX_TICK_INTERVAL));
     };
     let ttl = i64::try_from(replay_ttl.as_millis()).unwrap_or(i64::MAX);
@@ -86,7 +86,7 @@ mod tests {
         let ttl = almost + millisecond;
         let rig = AgentHarness::new(Wire::AnthropicMessages).await;
         let before = rig.send("hello").await;
-        // A channel in use replays from memory.
+        // An event log in use replays from memory.
         with_deadline(async {
             while rig.live_counts() != [0; 3] {
                 tokio::task::yield_now().await;
@@ -95,7 +95,7 @@ mod tests {
         .await;
         let ended_at = rig.brain.first_unfolded().unwrap().unwrap();
         let clock = ManualClock::at(ended_at);
-        // Nothing is due before its time, and the time is said.
+        // Nothing is due before its time, and the tick returns how long that is.
         assert_eq!(tick(&rig.brain, &clock, ttl).await, Ok(MAX_TICK_INTERVAL));
         clock.advance(almost);
         assert_eq!(tick(&rig.brain, &clock, ttl).await, Ok(millisecond));
@@ -106,7 +106,7 @@ mod tests {
         let kept: Vec<SseEvent> =
             before.into_iter().filter(|event| !passes.contains(&event.kind.as_str())).collect();
         assert_eq!(rig.replay(0).await, kept);
-        // What ends from now on is due a whole time later.
+        // A turn that ends from now on is due after a full `replay_ttl`.
         assert_eq!(tick(&rig.brain, &clock, Duration::from_mins(9)).await, Ok(Duration::from_mins(9)));
     }
 }

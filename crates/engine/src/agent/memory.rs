@@ -1,4 +1,4 @@
-//! What is remembered, as a caller searches, lists, adds to and deletes it.
+//! Memory as API callers search, list, extend and delete it.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +12,15 @@ use contract::serde_helpers::BoundedInt;
 use super::{Agent, AgentError};
 use crate::store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchIndex, SupersedeError};
 
-/// How many results a search has where the request does not say.
+/// The number of search results if the request gives none.
 const DEFAULT_RESULTS: usize = 10;
-/// How many records a page has where the request does not say.
+/// The number of records per page if the request gives none.
 const DEFAULT_PAGE_SIZE: i64 = 50;
 /// How long a search may take.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Agent {
-    /// Searches what is remembered of these kinds, the best first.
+    /// Searches the memory of these kinds, best match first.
     pub async fn search_memory(
         &self,
         search: MemorySearch,
@@ -36,7 +36,7 @@ impl Agent {
         self.read(move |brain| brain.search(&query)).await
     }
 
-    /// Saves a record of knowledge for whoever holds the key.
+    /// Saves a knowledge record for the holder of the engine's key.
     pub async fn save_knowledge(&self, save: SaveKnowledge) -> Result<Knowledge, AgentError> {
         let to_know = KnowledgeDraft::parse(save).map_err(|error| AgentError::Invalid(error.to_string()))?;
         let record = NewKnowledge { id: MemoryId::new(), draft: to_know, source: Source::User };
@@ -55,7 +55,7 @@ impl Agent {
         Ok(Knowledge { id, content, source, tags, created_at, valid_until: None, supersedes })
     }
 
-    /// A page of the records of knowledge, the newest first.
+    /// A page of knowledge records, newest first.
     pub async fn knowledge(&self, list: ListMemory) -> Result<KnowledgeList, AgentError> {
         let (limit, offset) = page(list);
         self.read(move |brain| {
@@ -64,7 +64,7 @@ impl Agent {
         .await
     }
 
-    /// Deletes a record of knowledge for good. Any text is taken for its id.
+    /// Deletes a knowledge record permanently. Any string is accepted as its id.
     pub async fn delete_knowledge(&self, id: &str) -> Result<(), AgentError> {
         let deleted = match id.parse() {
             Ok(id) => {
@@ -76,7 +76,7 @@ impl Agent {
         deleted.then_some(()).ok_or_else(|| AgentError::UnknownRecord(unknown()))
     }
 
-    /// A page of what is remembered of turns, the newest first.
+    /// A page of episodes, newest first.
     pub async fn episodes(&self, list: ListMemory) -> Result<Episodes, AgentError> {
         let (limit, offset) = page(list);
         self.read(move |brain| {
@@ -86,7 +86,7 @@ impl Agent {
     }
 }
 
-/// How many records a page has, and how many come before it.
+/// The limit and the offset of a page.
 pub(super) fn page(ListMemory { limit, offset }: ListMemory) -> (i64, i64) {
     (limit.map_or(DEFAULT_PAGE_SIZE, BoundedInt::get), offset.map_or(0, BoundedInt::get))
 }

@@ -1,8 +1,8 @@
-//! The messages of a task as a person lists them: all that was said and not edited away, in the order in which the
-//! model was told it.
+//! The messages of a task as users list them: everything that was said and not edited away, in the order in
+//! which the model received it.
 //!
-//! A journal is read twice: once for the order of its messages and their sizes, and once for what those say that are
-//! listed. So a page of a long task takes the memory of a page.
+//! The journal is read twice: first for the order and the sizes of its messages, then for the contents of those
+//! on the page. So a page of a long task takes only the memory of that page.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,16 +18,16 @@ use crate::llm::{Answer, Block, Content, ToolOutcome};
 use crate::store::steps::{Opened, PartialAnswer, Step, TurnOutcome};
 use crate::store::{Brain, StoredStep, TaskRow};
 
-/// The messages of a task in their order.
+/// The messages of a task in order.
 pub(super) struct MessageList {
-    /// Each by its id, and whether it is in force.
+    /// The id of each message, and whether it is on the current branch.
     messages: Vec<(MessageId, bool)>,
-    /// How many bytes of the journal each is.
+    /// The size of each message in the journal, in bytes.
     sizes: HashMap<MessageId, usize>,
 }
 
 impl MessageList {
-    /// Reads the order of the messages of a task. Blocks.
+    /// Reads the order of a task's messages. Blocks.
     pub(super) fn load(brain: &Brain, task: TaskRow) -> Result<Self, LoadError> {
         let mut folding = JournalFold::new(Branch::order_only());
         let mut sizes: HashMap<MessageId, usize> = HashMap::new();
@@ -48,7 +48,8 @@ impl MessageList {
         Ok(Self { messages: folding.into_branch().listed().collect(), sizes })
     }
 
-    /// The places of at most `limit` messages before this one, or before the end; none where there is no such message.
+    /// The range of at most `limit` messages before `before`, or before the end; `None` if there is no such
+    /// message.
     pub(super) fn page(&self, limit: usize, before: Option<MessageId>) -> Option<Range<usize>> {
         let end = match before {
             Some(before) => self.messages.iter().position(|(message_id, _)| *message_id == before)?,
@@ -57,7 +58,7 @@ impl MessageList {
         Some(end.saturating_sub(limit)..end)
     }
 
-    /// How many bytes of the journal the messages at these places are.
+    /// The size of these messages in the journal, in bytes.
     pub(super) fn journal_bytes(&self, page: Range<usize>) -> usize {
         let sizes = self.slice(page).iter().filter_map(|(message_id, _)| self.sizes.get(message_id));
         sizes.fold(0, |bytes, size| bytes.saturating_add(*size))
@@ -67,7 +68,7 @@ impl MessageList {
         self.messages.get(page).unwrap_or_default()
     }
 
-    /// Lists the messages at these places. Blocks.
+    /// Loads the messages in this range. Blocks.
     pub(super) fn load_messages(
         &self,
         brain: &Brain,
@@ -96,12 +97,12 @@ impl MessageList {
     }
 }
 
-/// The calls of messages.
+/// Maps each open call to the message it belongs to.
 #[derive(Default)]
 struct CallMessages(HashMap<CallId, MessageId>);
 
 impl CallMessages {
-    /// The message that a step is, or belongs to.
+    /// Returns the message that a step is or belongs to.
     fn message_of(&mut self, step: &Step) -> Option<MessageId> {
         match step {
             Step::Opened(opened) if !opened.base.is_retry() => Some(opened.message_id),
@@ -119,7 +120,7 @@ impl CallMessages {
     }
 }
 
-/// Adds what a step says to the message that it belongs to.
+/// Adds the content of a step to the message it belongs to.
 fn apply_step(StoredStep { at, step, .. }: StoredStep, message: &mut Option<TaskMessage>) {
     let (message_id, role, content) = match step {
         Step::Opened(opened) => (opened.message_id, Role::User, user_blocks(&opened)),
@@ -140,7 +141,7 @@ fn apply_step(StoredStep { at, step, .. }: StoredStep, message: &mut Option<Task
     *message = Some(TaskMessage { message_id, role, content, created_at: at, superseded: false });
 }
 
-/// A message that is one text is that text.
+/// A message that consists of a single text becomes that text.
 fn collapse_single_text(content: Value) -> Value {
     match content.as_array().map(Vec::as_slice) {
         Some([only]) if only["type"] == "text" => only["text"].clone(),
@@ -164,7 +165,7 @@ fn user_blocks(opened: &Opened) -> Vec<Value> {
     std::iter::once(text_block(&opened.message)).chain(media).collect()
 }
 
-/// What a person is shown of an answer: no reasoning.
+/// The blocks of an answer that users see: everything but reasoning.
 fn assistant_blocks(answer: &Answer) -> Vec<Value> {
     let blocks = answer.blocks.iter().filter_map(|block| match block {
         Block::Text { text, .. } if text.is_empty() => None,

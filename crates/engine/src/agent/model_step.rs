@@ -1,5 +1,5 @@
-//! One step of a model: which one is asked, within what budget, what of its answer is told, and what is done where it
-//! gives none.
+//! One model step: selects a model, reserves its budget, sends its answer to clients as it arrives, and
+//! recovers if there is none.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,17 +31,17 @@ pub(super) const MIN_ANSWER_TOKENS: u64 = 256;
 pub(super) enum StepOutcome {
     /// The model answered.
     Answered,
-    /// It was not asked, for that would break a budget.
+    /// The model was not called because that would exceed a budget.
     BudgetExhausted,
 }
 
 impl ActiveTurn {
-    /// Asks until a model answers or there is no hope.
+    /// Calls models until one answers or no remedy is left.
     pub(super) async fn call_model(&mut self) -> Result<StepOutcome, Interrupt> {
         let means = self.context.services.clone();
         let routes =
             means.gateway.routes().map_err(|error| Interrupt::Failed(turn_end::provider_failure(&error)))?;
-        // A model that stood in does so for the rest of the turn; a sub-agent has its own.
+        // A fallback model is used for the rest of the turn; a sub-agent has its own model.
         let wanted = self.sub_agent_model().or(self.fallback_model.as_deref());
         let chain = means.gateway.chain(wanted, means.clock.monotonic());
         let chain = chain.map_err(|error| Interrupt::Failed(turn_end::provider_failure(&error)))?;
@@ -107,7 +107,7 @@ impl ActiveTurn {
         }
     }
 
-    /// Does what helps; whether anything does.
+    /// Applies a remedy. Returns whether it helps.
     async fn apply_remedy(
         &mut self,
         apply_remedy: Remedy,
@@ -134,7 +134,7 @@ impl ActiveTurn {
         self.run_until_stop(async move { clock.sleep(delay).await }).await
     }
 
-    /// How many tokens the next prompt is.
+    /// The number of tokens of the next prompt.
     pub(super) fn prompt_tokens(&self) -> u64 {
         let branch = self.active_thread().branch();
         match branch.measured_tokens() {
@@ -143,12 +143,12 @@ impl ActiveTurn {
         }
     }
 
-    /// How many tokens stand before the conversation.
+    /// The number of tokens before the conversation: system prompt and tools.
     pub(super) fn prefix_tokens(&self) -> u64 {
         estimate::text(self.system_prompt()) + self.tool_set().tokens()
     }
 
-    /// Asks the model once, and tells of its answer while it comes.
+    /// Calls the model once and sends its answer to clients while it arrives.
     async fn attempt(
         &mut self,
         route: &Route,
@@ -172,7 +172,7 @@ impl ActiveTurn {
             allow_tool_calls: true,
             cache_key: self.context.recorder.event_log().task_id().as_str(),
         });
-        // What is still to be sent has its own hold on it.
+        // The request that is being sent holds the data itself.
         drop(attached);
         while let Some(part) = self.run_while_handling_commands(parts.next()).await? {
             match part {
@@ -195,13 +195,13 @@ impl ActiveTurn {
         Ok(Err(ModelError::ended_early()))
     }
 
-    /// Whether an empty answer ends the turn well: after steps that said or did something it says that nothing is left
-    /// to do, and one that was cut short by a budget had no room for more.
+    /// Returns whether an empty answer is a valid end of the turn: after an earlier answer it means that
+    /// nothing is left to do, and one that a budget cut short had no room for more.
     fn accepts_empty(&self, answer: &Answer, is_reduced: bool) -> bool {
         self.active_thread().turn().has_answered() || (is_reduced && answer.stop == FinishReason::Length)
     }
 
-    /// Reads what is attached to what is about to be sent.
+    /// Loads the media of a request that is about to be sent.
     pub(super) async fn load_attachments(
         &mut self,
         attachments: Attachments,
@@ -211,7 +211,8 @@ impl ActiveTurn {
             match self.run_until_stop(attachments.clone().load(brain, memory)).await? {
                 Ok(loaded) => return Ok(loaded),
                 Err(AttachmentError::Stopping) => return Err(Interrupt::EngineStopping),
-                // Others hold it no longer than a provider takes for a request, so it is worth the wait.
+                // Other requests hold their memory no longer than a provider takes to answer, so waiting is
+                // worthwhile.
                 Err(AttachmentError::NoMemory(error)) => {
                     tracing::warn!(turn.id = %self.context.turn_id(), %error, "A turn waits for memory.");
                 }
@@ -224,13 +225,13 @@ impl ActiveTurn {
         }
     }
 
-    /// Nothing more comes of the step: what clients have of it is void.
+    /// Voids what clients have received of the step, because it will not be completed.
     async fn void_sent(&mut self, attempt: u32) -> Result<(), WriteError> {
         let void = self.reconciler.discard();
         self.emit(void, attempt).await
     }
 
-    /// The conversation as every vendor takes it, where what there is would be refused.
+    /// The conversation repaired so that every vendor accepts it; `None` if it is acceptable as it is.
     pub(super) fn repaired_messages(&self, messages: &[Message]) -> Option<RepairedHistory> {
         if fault_injection::active(Mutation::LeaveCallsOpen) {
             return None;
@@ -285,19 +286,19 @@ impl ActiveTurn {
         Ok(StepOutcome::Answered)
     }
 
-    /// A call that gave no answer is billed too.
+    /// Records the usage of a call, which is billed even without an answer.
     pub(super) async fn commit_usage(&mut self, route: &Route, tokens: TokenUsage) -> Result<(), WriteError> {
         if tokens == TokenUsage::default() {
             return Ok(());
         }
         let cost_usd = route.prices.map(|prices| prices.cost(&tokens));
-        // Clients are told with the answer, or at the end.
+        // Clients receive the usage with the answer or at the end of the turn.
         self.commit(Step::Spent { model: route.model.name().to_owned(), tokens, cost_usd }, Vec::new()).await
     }
 }
 
-/// The failure of a model that answered with nothing, which is billed as any answer is. It may well say something when it
-/// is asked again.
+/// The failure of a model that answered with nothing, which is billed like any answer. A retry may well
+/// succeed.
 fn empty_answer(answer: &Answer) -> ModelError {
     let message = match answer.stop {
         FinishReason::Length => "the model reached its output limit before it said anything",

@@ -1,8 +1,9 @@
-//! Planning: before a new message is worked on, a model says which agent of the catalog fits, which skills, and in which
-//! steps.
+//! Planning: before a new message is handled, a model selects the fitting agent of the catalog, the skills and
+//! the steps.
 //!
-//! A plan is advice. Where none comes (the planner fails, says nothing of use, or the budget is used up) the turn
-//! goes on without one. Where the catalog has nobody to hand work to there is nothing to choose, and no call is spent.
+//! A plan is advice. If there is none (the planner fails, gives nothing usable, or the budget is exhausted),
+//! the turn continues without one. If the catalog has no agent to delegate to, there is nothing to choose, and
+//! no call is made.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,21 +23,21 @@ use crate::memory_format::TOOL_ORIGIN_NOTE;
 use crate::store::steps::{MemoryWrite, Step};
 use crate::tools::{LOAD_SKILL, RUN_AGENT};
 
-/// Where working memory keeps the plan.
+/// The working memory key of the plan.
 const PLAN_KEY: &str = "plan";
-/// How many messages before the new one the planner is shown, and how much of each.
+/// The number of earlier messages in the planner's input, and the length of each in characters.
 const RECENT_MESSAGES: (usize, usize) = (6, 1_000);
-/// How much of the new message the planner is shown, in characters.
+/// The length of the new message in the planner's input, in characters.
 const MAX_NEW_MESSAGE_CHARS: usize = 8_000;
-/// The most tokens of a plan, with what models that always reason spend before it.
+/// The most tokens of a plan, including what models that always reason spend before it.
 const MAX_PLAN_TOKENS: u64 = 4_000;
-/// How long a plan is waited for.
+/// How long to wait for a plan.
 const PLAN_TIMEOUT: Duration = Duration::from_mins(1);
 /// The most steps of a plan.
 const MAX_STEPS: usize = 12;
 /// The most skills of a plan.
 const MAX_SKILLS: usize = 4;
-/// How much of an agent's or a skill's description the planner is told, in characters.
+/// The length of an agent's or a skill's description in the planner's prompt, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 300;
 
 const PLANNER_PROMPT: &str = "\
@@ -45,7 +46,7 @@ You plan how an assistant will work on a user's new message. Answer with one JSO
 \"skills\": [the names of the skills that say how such work is done; most often none], \
 \"steps\": [short sentences, what to do in which order; empty where one answer is enough]}.";
 
-/// A plan, as the planner gives it and working memory keeps it.
+/// A plan, as the planner returns it and working memory stores it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 struct Plan {
@@ -56,26 +57,26 @@ struct Plan {
     steps: Vec<String>,
 }
 
-/// A list, for which models also write null where there is nothing in it.
+/// Deserializes a list; models also write null for an empty one.
 fn or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Whom and what a plan may name.
+/// The agents and skills that a plan may name.
 struct PlanChoices<'a> {
     agents: Vec<(&'a str, &'a str)>,
     skills: Vec<(&'a str, &'a str)>,
 }
 
 impl ActiveTurn {
-    /// Whether the turn is to be planned before its model is asked.
+    /// Returns whether the turn must be planned before its model is called.
     pub(super) fn needs_plan(&self) -> bool {
         let turn = self.thread.turn();
         let may_plan = !turn.options().direct && !turn.planned() && turn.answers() == 0;
         may_plan && !PlanChoices::from_snapshot(&self.context.snapshot).agents.is_empty()
     }
 
-    /// Plans the turn, if a plan comes of it.
+    /// Plans the turn, if the planner returns a plan.
     pub(super) async fn plan(&mut self) -> Result<(), Interrupt> {
         let plan = match self.planner_route() {
             Some(route) => self.request_plan(&route).await?,
@@ -84,18 +85,18 @@ impl ActiveTurn {
         let Some(plan) = plan else {
             return Ok(self.commit(Step::Planned { plan: None, memory: Vec::new() }, Vec::new()).await?);
         };
-        // A plan can always be written as JSON.
+        // A plan can always be serialized as JSON.
         let value = serde_json::to_value(&plan).unwrap_or_default();
         let write = MemoryWrite { key: PLAN_KEY.into(), value: value.clone() };
         let event = Event::WorkingMemoryUpdate(WorkingMemoryUpdate { key: PLAN_KEY.into(), value });
         let record = Commit::new().working_memory(write.clone());
-        // The planner has read what the conversation says, and may repeat it.
+        // The planner has read the conversation and may repeat its text.
         let from_tools = self.thread.branch().memory_source() == Source::Tool;
         let step = Step::Planned { plan: Some(plan.render(from_tools)), memory: vec![write] };
         Ok(self.commit_all(record, vec![step], vec![event]).await?)
     }
 
-    /// The model that plans, or that answers where none does.
+    /// The planner model, or the preferred model if no planner is configured.
     fn planner_route(&self) -> Option<Arc<Route>> {
         let means = &self.context.services;
         let routes = means.gateway.routes().ok()?;
@@ -127,7 +128,7 @@ impl ActiveTurn {
 
 impl<'a> PlanChoices<'a> {
     fn from_snapshot(kit: &'a AgentSnapshot) -> Self {
-        // What the model cannot be sent to has no place in a plan.
+        // A plan must not name what the model has no tool to use.
         let agents = kit.agents.iter().filter(|_| kit.toolbox.is_available(RUN_AGENT));
         let skills = kit.skills.iter().filter(|_| kit.toolbox.is_available(LOAD_SKILL));
         Self {
@@ -136,7 +137,7 @@ impl<'a> PlanChoices<'a> {
         }
     }
 
-    /// What the planner is told.
+    /// The planner's system prompt.
     fn prompt(&self) -> String {
         let mut told = PLANNER_PROMPT.to_owned();
         for (title, entries) in [("The agents:", &self.agents), ("The skills:", &self.skills)] {
@@ -155,10 +156,10 @@ impl<'a> PlanChoices<'a> {
 }
 
 impl Plan {
-    /// The plan that an answer holds; none if there is nothing in it.
+    /// Parses the plan in an answer; `None` if it is empty.
     fn parse(answer: &Answer, known: &PlanChoices<'_>) -> Option<Self> {
         let text = answer.text();
-        // Models like to put words or a fence around what they were asked for alone.
+        // Models often add words or a fence around the JSON object.
         let (start, end) = (text.find('{')?, text.rfind('}')?);
         let Self { agent, mut skills, mut steps } = serde_json::from_str(text.get(start..=end)?).ok()?;
         steps.retain(|step| !step.trim().is_empty());
@@ -172,7 +173,7 @@ impl Plan {
         says_something.then_some(Self { agent, skills, steps })
     }
 
-    /// The plan, as the model is told it.
+    /// Renders the plan for the model.
     fn render(&self, from_tools: bool) -> String {
         let mut lines = Vec::new();
         if !self.skills.is_empty() {
@@ -198,7 +199,7 @@ impl Plan {
     }
 }
 
-/// What the planner is shown of the conversation.
+/// The part of the conversation in the planner's input.
 fn planner_input(messages: &[Message]) -> String {
     let Some((new, before)) = messages.split_last() else { return String::new() };
     let (count, length) = RECENT_MESSAGES;
@@ -258,10 +259,10 @@ mod tests {
         let text = "Here:\n```json\n{\"agent\": \"finder\", \"steps\": [\"Look.\", \" \"]}\n```";
         assert_eq!(plan(text).as_ref(), Some(&expected));
         assert_eq!(plan(&text.replace('{', "{\"skills\": null, ")), Some(expected));
-        // Nobody is sent to an agent that is not there.
+        // An agent that does not exist is dropped from the plan.
         let expected = Plan { steps, ..Plan::default() };
         assert_eq!(plan("{\"agent\": \"ghost\", \"steps\": [\"Look.\"]}"), Some(expected));
-        // Nor told to load a skill that is not there, or one twice.
+        // So is a skill that does not exist, or is named twice.
         let found = plan("{\"skills\": [\"draw\", \"fly\", \"draw\", \"count\"]}").unwrap();
         assert_eq!(found.skills, ["draw", "count"]);
         assert!(found.render(false).ends_with("for load_skill: `draw`, `count`."), "{found:?}");

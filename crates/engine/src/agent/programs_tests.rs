@@ -1,4 +1,4 @@
-//! Turns whose tools run programs. Whatever these do, the turn goes on, and the next one too.
+//! Turns whose tools run programs. Whatever these do, the turn continues, and so does the next one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::testing::{SseEvent, next_events, task_id, with_deadline};
 use crate::tools::fixture::wait_for_exit;
 use crate::tools::{ToolDeps, Toolbox, WebAllowlist};
 
-/// An agent that runs programs, with these files in its catalog. What they run is allowed.
+/// A harness that runs programs, with these files in its catalog. Shell and skill scripts are allowed.
 async fn harness(files: &[(&str, Value)]) -> AgentHarness {
     let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let put = |path: &str, text: String| {
@@ -28,7 +28,7 @@ async fn harness(files: &[(&str, Value)]) -> AgentHarness {
     rig
 }
 
-/// A tool of the catalog that runs this script.
+/// A catalog tool that runs this script.
 fn tool(script: &str) -> Value {
     json!({
         "description": "Runs.", "permission": "allow", "command": ["/bin/sh", "-c", script],
@@ -36,7 +36,7 @@ fn tool(script: &str) -> Value {
     })
 }
 
-/// Runs a turn to its end. Who is asked for leave gives it for good.
+/// Runs a turn to its end and answers each approval request with `always`.
 async fn run(rig: &AgentHarness, message: &str) -> Vec<SseEvent> {
     let mut reader = rig.begin(json!({"task_id": "t", "message": message})).await.unwrap();
     let mut all = Vec::new();
@@ -51,7 +51,7 @@ async fn run(rig: &AgentHarness, message: &str) -> Vec<SseEvent> {
     all
 }
 
-/// What came of the calls, in the order in which they ended: outputs, or errors.
+/// The results of the calls in order of completion: outputs or errors.
 fn results(events: &[SseEvent]) -> Vec<(&str, &str)> {
     let ended = events.iter().filter(|event| event.kind == "tool_result");
     ended
@@ -65,7 +65,7 @@ fn results(events: &[SseEvent]) -> Vec<(&str, &str)> {
 #[tokio::test]
 async fn a_turn_runs_a_hundred_commands() {
     let rig = harness(&[]).await;
-    // Each is another one: the same with the same result is a loop.
+    // Each command differs: the same one with the same result would be a loop.
     let command = |number: usize| json!({"command": format!("echo {number} >> log; wc -l < log")});
     for answer in 0..20 {
         let calls = (0..5).fold(Reply::new(), |reply, at| reply.tool_use("shell", command(5 * answer + at)));

@@ -1,4 +1,4 @@
-//! Where what an agent saves came from. Pure.
+//! The source of what an agent saves to memory. Pure.
 
 use contract::memory::Source;
 
@@ -6,8 +6,8 @@ use crate::fault_injection::{self, Mutation};
 use crate::llm::{Block, Content, Message, ToolReply};
 use crate::memory_format::{self, TOOL_ORIGIN_NOTE};
 
-/// Where an agent has from what it saves, once it has seen these messages. Nobody can tell what of it came from
-/// where, so whatever followed on a tool's result, on a document, or on something remembered that came from one, counts as
+/// The source of what an agent saves after it has seen these messages. It is unknowable which part came from
+/// where, so everything after a tool's result, after a document, or after a memory that came from one counts as
 /// a tool's.
 pub(super) fn source(messages: &[Message]) -> Source {
     if fault_injection::active(Mutation::RaiseTrust) {
@@ -20,7 +20,7 @@ fn is_foreign(message: &Message, messages: &[Message]) -> bool {
     match message {
         Message::User { content } => content.iter().any(|content| match content {
             Content::Note { text } => text.contains(TOOL_ORIGIN_NOTE),
-            // Whoever wrote a document is not the user who attached it.
+            // The author of a document is not the user who attached it.
             Content::Media(_) => content.is_document(),
             Content::Text { .. } => false,
         }),
@@ -31,7 +31,7 @@ fn is_foreign(message: &Message, messages: &[Message]) -> bool {
     }
 }
 
-/// Whether a result is of a tool that brings nothing in from outside.
+/// Returns whether a result is from a tool that brings in nothing from outside.
 fn is_our_own(reply: &ToolReply, messages: &[Message]) -> bool {
     let blocks = messages.iter().filter_map(|message| match message {
         Message::Assistant { blocks, .. } => Some(blocks),
@@ -41,7 +41,7 @@ fn is_our_own(reply: &ToolReply, messages: &[Message]) -> bool {
         Block::ToolUse(call) if call.provider_id == reply.provider_id => Some(call.name.as_str()),
         _ => None,
     });
-    // An id that was used twice is of the stranger of the two.
+    // If an id was used by two calls, the less trusted tool counts.
     let known = calls.next();
     known.is_some_and(|name| !memory_format::is_untrusted_tool(name))
         && !calls.any(memory_format::is_untrusted_tool)

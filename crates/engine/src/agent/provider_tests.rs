@@ -1,4 +1,4 @@
-//! Providers that refuse, fail, break off and fall silent.
+//! Providers that refuse, fail, break off and stall.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ async fn an_answer_that_breaks_off_and_departs_is_void() {
         let events = rig.send("go").await;
         assert_eq!(final_text(&events), OTHER, "{fault:?}");
         assert_eq!(rendered_text(&events, true), OTHER, "{fault:?}");
-        // Nothing but the opening stood before the step, so all after it is void.
+        // Only the opening precedes the step, so everything after it is void.
         assert_eq!(void_targets(&events), [&events[0]], "{fault:?}");
         let attempts = events.iter().filter_map(|event| event.data["attempt"].as_u64());
         assert_eq!(attempts.collect::<Vec<_>>(), [3]);
@@ -111,7 +111,7 @@ async fn a_model_whose_answers_stay_empty_ends_the_turn() {
         assert_eq!((failure.code, failure.retryable), (ProviderUnavailable, true), "{wire:?}");
         assert!(failure.message.contains("the model's answer was empty"), "{wire:?} {}", failure.message);
         assert_eq!(rig.provider.requests().len(), 2, "{wire:?}");
-        // Both are billed, and neither says anything about the provider.
+        // Both calls are billed, and neither counts against the provider's health.
         let billed = events.iter().filter_map(|event| event.data["input_tokens"].as_u64()).next_back();
         assert_eq!(billed, Some(200), "{wire:?}");
     }
@@ -184,7 +184,7 @@ async fn what_asking_again_cannot_mend_ends_the_turn_at_once() {
             assert_eq!((failure.code, failure.retryable), (code, retryable), "{refusal:?}");
             assert!(!failure.message.contains("sk-1"));
             assert_eq!(rig.provider.requests().len(), 1, "{refusal:?}");
-            // A history with a question that nobody answered is still one that the provider takes.
+            // The provider still accepts a history with an unanswered question.
             assert!(final_text(&rig.send("two").await).ends_with("two"));
             rig.provider.assert_no_refusals();
         }
@@ -232,7 +232,7 @@ async fn without_a_provider_the_error_says_what_to_set() {
 
 #[tokio::test]
 async fn a_provider_that_is_not_there_is_unavailable() {
-    // Nobody listens on a port that was just given back.
+    // Nobody listens on a port that was just released.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -251,8 +251,8 @@ async fn a_provider_that_falls_silent_is_given_up_in_the_end() {
     ]);
     let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
     let mut events = read_until(&mut reader, |event| event.kind == "text_delta").await;
-    // From here on nothing happens but the passing of time, which is let pass second by second until the call is
-    // given up and the next one waited for.
+    // From here on only time passes; it is advanced second by second until the call times out and the retry
+    // delay begins.
     tokio::time::pause();
     while !rig.clock.skipped_sleeps().iter().any(|sleep| sleep.as_millis() > 100) {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! What is recalled into turns: what the model is sent shows it.
+//! What is recalled into turns, checked by what the model is sent.
 
 use contract::MemoryId;
 use contract::memory::Source;
@@ -26,7 +26,7 @@ pub(crate) async fn save_knowledge(
     id
 }
 
-/// What clients were told was recalled.
+/// The recalled items that clients received.
 pub(crate) fn recalled(events: &[SseEvent]) -> Vec<Value> {
     let updates = events.iter().filter(|event| event.kind == "working_memory_update");
     let mut updates = updates.filter(|event| event.data["key"] == "recalled");
@@ -35,7 +35,7 @@ pub(crate) fn recalled(events: &[SseEvent]) -> Vec<Value> {
     value.unwrap_or_default()
 }
 
-/// The texts of the last message that the model was sent.
+/// The texts of the last message that the model received.
 fn last_sent_texts(rig: &AgentHarness) -> Vec<String> {
     let request = rig.last_request();
     let last = request.body["messages"].as_array().unwrap().last().unwrap()["content"].clone();
@@ -67,7 +67,7 @@ async fn what_is_known_is_told_before_the_message_and_stays_there() {
     let (note, message) = (texts.find("is called heron").unwrap(), texts.find("How do I reach").unwrap());
     assert!(note < message, "{texts}");
 
-    // The conversation shows it, so it is not told again.
+    // The conversation contains it already, so it is not recalled again.
     let again = rig.send("And the staging database of last year?").await;
     assert_eq!(recalled(&again), Vec::<Value>::new());
     assert_eq!(rig.last_request().body.to_string().matches("is called heron").count(), 1);
@@ -83,7 +83,7 @@ async fn what_other_tasks_said_is_recalled_and_what_the_own_one_shows_is_not() {
     let seen = recalled(&events);
     assert!(seen.iter().any(|item| item["content"].as_str().unwrap().contains("Porto")), "{seen:?}");
     assert!(!seen.iter().any(|item| item["content"].as_str().unwrap().contains("brother")), "{seen:?}");
-    // Nothing is remembered of this.
+    // There is no memory of this.
     assert_eq!(recalled(&rig.send("How many teapots are there in Wales?").await), Vec::<Value>::new());
 }
 
@@ -177,7 +177,7 @@ async fn what_the_agent_saves_is_known_in_other_tasks_and_says_where_it_came_fro
     let ask = json!({"task_id": "b", "message": "Which seats do I prefer?"});
     assert_eq!(recalled(&rig.run(ask).await)[0]["id"], json!(id));
 
-    // What has changed comes in its place, once.
+    // The record that supersedes it is recalled instead, once.
     let aisle = "The user prefers aisle seats.";
     rig.provider.enqueue_all([
         save(aisle, Some(&id)),

@@ -1,5 +1,5 @@
-//! Reading the catalog again while the engine runs. Turns that begin afterwards work with what was read; those under
-//! way keep what they began with.
+//! Reloads the catalog while the engine runs. Turns that begin afterwards use the new one; running turns keep
+//! the one they began with.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,19 +13,19 @@ use crate::catalog::{Catalog, Soul};
 use crate::skills::Skills;
 use crate::tools::ToolDeps;
 
-/// How long a caller waits. What is being read by then is read to its end all the same, and then used.
+/// How long a caller waits. A reload that takes longer is completed all the same, and then used.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why the catalog was not read again.
+/// Why the catalog was not reloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// What is there cannot be used.
+    /// The catalog on disk is invalid.
     #[error("{0}; what was in use stays in use")]
     Invalid(String),
-    /// The folder is slow.
+    /// The reload timed out.
     #[error("the catalog could not be read within {} seconds; ask again", RELOAD_TIMEOUT.as_secs())]
     TooSlow,
-    /// The reading itself failed.
+    /// Reading failed unexpectedly.
     #[error("the catalog could not be read for an unexpected reason; what was in use stays in use")]
     Unexpected,
     /// The engine is stopping.
@@ -35,30 +35,31 @@ pub enum ReloadError {
 
 #[cfg(test)]
 impl Agent {
-    /// What turns that begin now work with.
+    /// The snapshot for turns that begin now.
     pub(crate) fn snapshot(&self) -> Arc<AgentSnapshot> {
         self.services.snapshots.current()
     }
 }
 
-/// See the module.
+/// Reloads the catalog of an agent from a folder.
 pub(crate) struct CatalogReloader {
     agent: Arc<Agent>,
     folder: PathBuf,
-    /// With the catalog in use. Held while one is read, so that one is read at a time, and none is lost.
+    /// The current setup with its catalog. Locked during a reload, so that reloads run one at a time and none
+    /// is lost.
     setup: Arc<Mutex<ToolDeps>>,
 }
 
 impl CatalogReloader {
-    /// Reads what `agent` works with from `folder`, where `setup` has what it works with now.
+    /// Creates a reloader that reads the catalog of `agent` from `folder`. `setup` contains the current one.
     pub(crate) fn new(agent: Arc<Agent>, folder: PathBuf, setup: ToolDeps) -> Self {
         Self { agent, folder, setup: Arc::new(Mutex::new(setup)) }
     }
 
-    /// Reads the soul again, and nothing else.
+    /// Reloads the soul and nothing else.
     ///
     /// # Errors
-    /// The old one stays in use.
+    /// If the soul cannot be read; the old one stays in use.
     pub(crate) async fn reload_soul(&self) -> Result<Soul, ReloadError> {
         let read = |folder: &Path, before: &Catalog| {
             let soul = Soul::load(folder).map_err(|reason| format!("soul.md: {reason}"))?;
@@ -69,11 +70,11 @@ impl CatalogReloader {
         Ok(soul)
     }
 
-    /// Reads all but the soul again. What is faulty keeps its last good version, and is named in the catalog's
-    /// warnings.
+    /// Reloads everything except the soul. Faulty parts keep their last valid version and are named in the
+    /// catalog's warnings.
     ///
     /// # Errors
-    /// All stays as it was.
+    /// If the catalog cannot be read; everything stays as it was.
     pub(crate) async fn reload_catalog(&self) -> Result<Catalog, ReloadError> {
         let brain = self.agent.brain.clone();
         let read = move |folder: &Path, before: &Catalog| {
@@ -97,7 +98,7 @@ impl CatalogReloader {
         let (agent, folder, setup) = (Arc::clone(&self.agent), self.folder.clone(), Arc::clone(&self.setup));
         let in_turn = async move {
             let mut setup = setup.lock_owned().await;
-            // Done to its end whether or not somebody still waits for it, and the lock held as long.
+            // Completed even if nobody waits any more, with the lock held as long.
             let reading = tokio::task::spawn_blocking(move || {
                 setup.catalog = read(&folder, &setup.catalog).map_err(ReloadError::Invalid)?;
                 agent.services.mcp.set_server_specs(&setup.catalog.mcp_servers);

@@ -1,4 +1,4 @@
-//! Turns that an engine was stopped in go on at its next start, whatever they were doing.
+//! Turns interrupted by a stop of the engine are resumed at its next start, whatever they were doing.
 
 use std::sync::atomic::Ordering;
 
@@ -32,7 +32,7 @@ async fn stopped_in_the_middle_of_an_answer() {
         let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
         let before = read_until(&mut reader, |event| event.kind == "text_delta").await;
         rig.restart().await;
-        // The reader of the engine that is gone has ended.
+        // The reader of the stopped engine has ended.
         let rest = crate::testing::read_all(reader).await;
         assert!(rest.iter().all(|event| !event.event().ends_turn()));
 
@@ -45,7 +45,7 @@ async fn stopped_in_the_middle_of_an_answer() {
         assert_eq!(phases(&events), ["started", "resumed", "completed"]);
         assert_eq!(rendered_text(&events, false), "the answer of after");
         assert_eq!(final_text(&events), "the answer of after");
-        // A client that only saw what came before goes on from there.
+        // A client that saw only the earlier events continues from there.
         let after = before.last().unwrap().ts();
         let both: Vec<SseEvent> = before.into_iter().chain(rig.replay(after).await).collect();
         assert_eq!(both, events);
@@ -127,7 +127,7 @@ async fn stopped_in_the_middle_of_any_other_tool_it_is_not_run_again_and_the_mod
         ]);
         let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
         gated.wait_for_runs(1).await;
-        // The other call's result is on record and stays.
+        // The other call's result is recorded and kept.
         read_until(&mut reader, |event| event.kind == "tool_result").await;
         rig.restart().await;
         rig.agent.resume().unwrap();
@@ -161,7 +161,7 @@ async fn a_tool_that_is_gone_after_the_restart_may_still_have_run() {
 #[tokio::test]
 async fn a_turn_that_is_being_opened_while_the_engine_stops_is_either_begun_or_refused() {
     let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
-    // Another program has the write lock, so that the opening takes until after the stop has begun.
+    // Another program holds the write lock, so that the opening lasts until after the stop has begun.
     let outside = rusqlite::Connection::open(rig.brain.file()).unwrap();
     outside.execute_batch("BEGIN IMMEDIATE").unwrap();
     let request = serde_json::from_value(json!({"task_id": "t", "message": "go"})).unwrap();
@@ -179,7 +179,7 @@ async fn a_turn_that_is_being_opened_while_the_engine_stops_is_either_begun_or_r
     assert_eq!(final_text(&rig.replay(0).await), "go");
 }
 
-/// Puts on record that a turn was opened and answered, as if the engine had been killed right then.
+/// Commits that a turn was opened and answered, as if the engine had been killed right then.
 async fn commit_answered_turn(rig: &AgentHarness) -> MessageId {
     let channel = rig.agent.event_logs.open(&crate::testing::task_id("t")).unwrap();
     let recorder = channel.begin_turn(TurnId::new()).unwrap();
@@ -221,7 +221,7 @@ async fn stopped_after_the_last_answer_the_model_is_not_asked_again() {
 async fn a_turn_that_gets_on_between_starts_may_be_stopped_for_ever() {
     let gated = GatedTool::new(true);
     let mut rig = AgentHarness::with_tools(Wire::OpenAiChat, vec![gated.clone()]).await;
-    // Another call each time: it gets on, and is no loop.
+    // A different call each time, so that the turn makes progress and is no loop.
     let call = |number: usize| Reply::new().tool_use("gated", json!({"number": number}));
     rig.provider.set_default_reply(call(0));
     drop(rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap());
@@ -232,7 +232,7 @@ async fn a_turn_that_gets_on_between_starts_may_be_stopped_for_ever() {
         gated.wait_for_runs(runs).await;
         rig.restart().await;
         rig.agent.resume().unwrap();
-        // The call that was cut off is run again, and let go: a step further.
+        // The interrupted call is run again and released: one step of progress.
         runs += 1;
         gated.wait_for_runs(runs).await;
         gated.may_end.add_permits(1);
@@ -247,12 +247,12 @@ async fn a_turn_that_gets_on_between_starts_may_be_stopped_for_ever() {
     rig.provider.assert_no_refusals();
 }
 
-/// An answer with so many calls of the tool that waits.
+/// An answer with `count` calls of the gated tool.
 fn gated_calls(count: usize) -> Reply {
     (0..count).fold(Reply::new(), |reply, number| reply.tool_use("gated", json!({"number": number})))
 }
 
-/// What the calls of task `t` came to.
+/// The results of the calls of task `t`.
 async fn outcomes(rig: &AgentHarness) -> Vec<String> {
     let events = rig.replay(0).await;
     assert_eq!(final_text(&events), "done");
@@ -294,7 +294,7 @@ async fn a_call_that_waits_for_its_place_has_not_begun() {
     rig.agent.resume().unwrap();
     gated.wait_for_runs(2).await;
     gated.may_end.add_permits(1);
-    // Of the one that had begun nobody knows what it did.
+    // The outcome of the call that had begun is unknown.
     let mut outcomes = outcomes(&rig).await;
     outcomes.sort();
     assert_eq!(outcomes, ["", "let go"]);

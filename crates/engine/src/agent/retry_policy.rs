@@ -1,4 +1,5 @@
-//! What to do about a model that does not answer: wait, ask another one, shorten the conversation, or give up. Pure.
+//! Decides what to do when a model does not answer: wait, fall back to another model, compact the conversation,
+//! or give up. Pure.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,85 +7,86 @@ use std::time::Duration;
 use crate::fault_injection::{self, Mutation};
 use crate::llm::{ModelError, ModelErrorKind, RetryPolicy, RetryState, Route};
 
-/// How many tokens a model that stands in must have left for its answer, if a conversation is sent to it as it is.
+/// The tokens that a fallback model must have left for its answer to receive a conversation as it is.
 const FALLBACK_ANSWER_TOKENS: u64 = 4_096;
 
-/// How often a step may summarise the conversation before it is reset.
+/// How many times a step may summarise the conversation before it is reset.
 const MAX_SUMMARIES: u32 = 2;
 
-/// What helps against a failed attempt.
+/// The remedy for a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// Ask the same model again, after this long.
+    /// Call the same model again after this delay.
     Wait(Duration),
-    /// Ask the model that stands in for it, which is now the one to ask.
+    /// Call the fallback model, which is now the current one.
     Fallback,
-    /// Shorten the conversation.
+    /// Compact the conversation.
     Compact,
-    /// Leave out the reasoning of earlier answers.
+    /// Omit the reasoning of earlier answers.
     DropReasoning,
-    /// Nothing does.
+    /// There is no remedy.
     GiveUp,
 }
 
-/// How a conversation is shortened: each stage goes further than the one before.
+/// The stages of compaction; each goes further than the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CompactionStage {
-    /// A summary stands for its beginning; the first time more of its end is kept than the second.
+    /// A summary replaces the beginning; the first pass keeps more of the end than the second.
     Summary {
-        /// How often it was done in this step, this time included.
+        /// The number of this pass within the step, from 1.
         pass: u32,
     },
-    /// Only what cannot be left out is kept.
+    /// Only what cannot be omitted is kept.
     Reset,
 }
 
-/// What to do about a model for which the conversation has become long.
+/// What to do about a conversation that is long for the current model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WindowDecision {
-    /// Shorten the conversation for it.
+    /// Compact the conversation.
     Compact,
-    /// Ask it all the same: there is room.
+    /// Send it as it is: there is room.
     SendAsIs,
-    /// Ask another model, which is now the one to ask.
+    /// Call another model, which is now the current one.
     SkipModel,
-    /// End the step: the model whose window is large enough may soon answer again.
+    /// End the step: the model with a large enough window may soon answer again.
     GiveUp,
 }
 
-/// The failure of the model that should answer.
+/// The failure of the primary model.
 struct PrimaryFailure {
     error: ModelError,
-    /// Its context window.
+    /// The context window of the primary model.
     context_window: u64,
-    /// Whether another one was passed over since, because its window is too small.
+    /// Whether a fallback was skipped since, because its window is too small.
     fallback_skipped: bool,
 }
 
 /// The attempts at one model step.
 pub(super) struct StepAttempts {
-    /// The model to ask.
+    /// The current model.
     route: Arc<Route>,
-    /// The models that stand in for it, the next one last.
+    /// The fallback models, the next one last.
     fallbacks: Vec<Arc<Route>>,
-    /// The name of the model that should answer.
+    /// The name of the primary model.
     primary: String,
-    /// What became of that one, where it was given up for something that may pass.
+    /// The failure of the primary model, if it was given up for a reason that may pass.
     primary_failure: Option<PrimaryFailure>,
     policy: RetryPolicy,
     retry: RetryState,
-    /// Whether the provider's word that the conversation is too long is acted on.
+    /// Whether the conversation is compacted when the provider rejects it as too long.
     reactive_compaction: bool,
     attempts: u32,
     summaries: u32,
     reset: bool,
     reasoning_dropped: bool,
-    /// What each model that was given up said.
+    /// The error of each model that was given up.
     failures: Vec<String>,
 }
 
 impl StepAttempts {
-    /// A step that may ask the models of `chain`, of which the one called `primary` should answer; none if there are none.
+    /// The attempts of a step that may call the models of `chain`, where `primary` is the preferred one; `None`
+    /// if the chain is empty.
     pub(super) fn new(
         mut chain: Vec<Arc<Route>>,
         primary: String,
@@ -109,23 +111,23 @@ impl StepAttempts {
         })
     }
 
-    /// The model to ask now.
+    /// The current model.
     pub(super) const fn route(&self) -> &Arc<Route> {
         &self.route
     }
 
-    /// How many attempts have begun.
+    /// The number of attempts begun.
     pub(super) const fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// Another attempt begins: its number, from 1.
+    /// Begins another attempt. Returns its number, from 1.
     pub(super) fn begin_attempt(&mut self) -> u32 {
         self.attempts += 1;
         self.attempts
     }
 
-    /// What to do after the attempt failed with `error` at `now`. `jitter` is from 0 to 1.
+    /// Returns the remedy after an attempt failed with `error` at `now`. `jitter` is from 0 to 1.
     pub(super) fn remedy_for(&mut self, error: &ModelError, now: Duration, jitter: f64) -> Remedy {
         match error.kind {
             ModelErrorKind::Empty | ModelErrorKind::Busy | ModelErrorKind::Broken => {
@@ -138,7 +140,7 @@ impl StepAttempts {
             | ModelErrorKind::Auth
             | ModelErrorKind::NoSuchModel
             | ModelErrorKind::Quota => self.fall_back(error),
-            // Who counts its tokens otherwise than they were estimated.
+            // The provider counts more tokens than were estimated.
             ModelErrorKind::TooLong if self.route.name != self.primary && self.primary_is_larger() => {
                 self.skip_current(&error.message).map_or(Remedy::GiveUp, |()| Remedy::Fallback)
             }
@@ -172,7 +174,7 @@ impl StepAttempts {
         self.retry = RetryState::new(self.policy);
     }
 
-    /// Whether the usual model has a larger window than the one to ask now, and may soon answer.
+    /// Returns whether the primary model has a larger window than the current one and may soon answer.
     fn primary_is_larger(&self) -> bool {
         let window = self.route.context_window;
         let rests = self.fallbacks.iter().find(|route| route.name == self.primary);
@@ -180,8 +182,8 @@ impl StepAttempts {
             || self.primary_failure.as_ref().is_some_and(|primary| primary.context_window > window)
     }
 
-    /// What to do where a conversation of `prompt` tokens is long for the model to ask now. What is shortened stays
-    /// shortened, so that is not done for one that only stands in, as long as the usual one is larger and may answer.
+    /// Decides about a conversation of `prompt` tokens that is long for the current model. Compaction is
+    /// permanent, so it is not done for a fallback as long as the primary model is larger and may answer.
     pub(super) fn fit_window(&mut self, prompt: u64) -> WindowDecision {
         if self.route.name == self.primary || !self.primary_is_larger() {
             return WindowDecision::Compact;
@@ -200,7 +202,7 @@ impl StepAttempts {
             .map_or(WindowDecision::GiveUp, |()| WindowDecision::SkipModel)
     }
 
-    /// Goes to the next model, for the one to ask now is too small; none if there is none.
+    /// Moves to the next model because the current one is too small; `None` if there is none.
     fn skip_current(&mut self, why: &str) -> Option<()> {
         self.failures.push(format!("{}: {why}", self.route.name));
         if let Some(primary) = &mut self.primary_failure {
@@ -215,8 +217,8 @@ impl StepAttempts {
         !self.reset || fault_injection::active(Mutation::CompactForever) && self.attempts < 40
     }
 
-    /// The next stage of shortening; none if nothing is left to try. `for_good` where the provider has refused the
-    /// conversation, so that even a reset is better than what there is.
+    /// The next stage of compaction; `None` if none is left. `for_good` if the provider has refused the
+    /// conversation, so that even a reset is better than the current state.
     pub(super) fn next_compaction(&mut self, for_good: bool) -> Option<CompactionStage> {
         if self.summaries < MAX_SUMMARIES {
             self.summaries += 1;
@@ -229,8 +231,8 @@ impl StepAttempts {
         None
     }
 
-    /// The error that the step ends with, where `last` is what the last model said, if it was asked. Where
-    /// that one was too small, what the usual one said tells whether another try is worth it.
+    /// The error that the step ends with. `last` is the error of the last model, if it was called. If that
+    /// model was too small, the primary model's error says whether a retry is worthwhile.
     pub(super) fn into_error(self, last: Option<ModelError>) -> ModelError {
         let was_too_small = last.as_ref().is_none_or(|error| error.kind == ModelErrorKind::TooLong);
         let primary = self.primary_failure.filter(|primary| primary.fallback_skipped && was_too_small);

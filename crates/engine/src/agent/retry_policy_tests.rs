@@ -20,7 +20,7 @@ impl ChatModel for SilentModel {
 
 fn route(name: &str) -> Arc<Route> {
     let model = Arc::new(SilentModel);
-    // All others are small.
+    // All models but `a` have small windows.
     let context_window = if name == "a" { 100_000 } else { 10_000 };
     Arc::new(Route { name: name.into(), model, context_window, max_output: 100, prices: None })
 }
@@ -49,7 +49,7 @@ fn what_may_pass_is_tried_again_and_then_another_model_is_asked() {
     }
     assert_eq!(remedy_after(&mut asking, ModelErrorKind::Broken), Remedy::Fallback);
     assert_eq!(asking.route().name, "b");
-    // The other model has all its attempts before it.
+    // The other model has all its attempts left.
     assert_eq!(remedy_after(&mut asking, ModelErrorKind::Broken), Remedy::Wait(Duration::from_millis(500)));
 }
 
@@ -87,7 +87,7 @@ fn a_conversation_is_shortened_twice_and_then_reset_and_then_never_again() {
     let expected =
         [CompactionStage::Summary { pass: 1 }, CompactionStage::Summary { pass: 2 }, CompactionStage::Reset];
     assert_eq!(stages, expected);
-    // Nothing is thrown away for a threshold alone.
+    // Reaching the threshold alone never causes a reset.
     let mut asking = self::step_attempts(&["a"]);
     assert_eq!(std::iter::from_fn(|| asking.next_compaction(false)).count(), 2);
 }
@@ -97,10 +97,10 @@ fn nothing_is_shortened_for_a_small_stand_in_while_the_usual_model_may_return() 
     let mut asking = step_attempts(&["a", "b", "c"]);
     assert_eq!(asking.fit_window(90_000), WindowDecision::Compact, "it is the usual one");
     while remedy_after(&mut asking, ModelErrorKind::Busy) != Remedy::Fallback {}
-    // What fits with room for an answer is sent as it is.
+    // A conversation that fits with room for an answer is sent as it is.
     assert_eq!((asking.fit_window(5_000), asking.route().name.as_str()), (WindowDecision::SendAsIs, "b"));
     assert_eq!((asking.fit_window(50_000), asking.route().name.as_str()), (WindowDecision::SkipModel, "c"));
-    // The provider may count otherwise than the estimate.
+    // The provider's token count may differ from the estimate.
     assert_eq!(remedy_after(&mut asking, ModelErrorKind::TooLong), Remedy::GiveUp);
     let error = asking.into_error(Some(error(ModelErrorKind::TooLong)));
     let said = "no model answers: a: no; b: its context window of 10000 tokens is too small; c: no";
@@ -120,10 +120,10 @@ fn what_a_stand_in_says_that_was_asked_ends_the_step_after_one_that_was_too_smal
 fn a_usual_model_that_rests_is_asked_before_anything_is_shortened() {
     let mut asking = step_attempts(&["b", "a"]);
     assert_eq!((asking.fit_window(5_000), asking.route().name.as_str()), (WindowDecision::SendAsIs, "b"));
-    // Also where it is too much for the usual one as well: then it is shortened for that one's window.
+    // Even if it is too long for the primary model as well: then it is compacted for that model's window.
     assert_eq!((asking.fit_window(99_000), asking.route().name.as_str()), (WindowDecision::SkipModel, "a"));
     assert_eq!(asking.fit_window(99_000), WindowDecision::Compact);
-    // It does not come back by itself.
+    // A model with an authentication error does not recover by itself.
     assert_eq!(remedy_after(&mut asking, ModelErrorKind::Auth), Remedy::Fallback);
     assert_eq!(
         (asking.route().name.clone().as_str(), asking.fit_window(50_000)),

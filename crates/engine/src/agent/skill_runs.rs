@@ -1,4 +1,4 @@
-//! Skills that are run without a turn: a script on the leash, or one call of a model that is told the skill's prompt.
+//! Runs skills outside a turn: a script in the sandbox, or one model call with the skill's prompt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ use crate::llm::{
 use crate::store::{Brain, CallUsage, SkillOutline};
 use crate::tools::{RUN_SKILL_SCRIPT, ToolError};
 
-/// The most bytes that a model is given.
+/// The most bytes of input for a model.
 const MAX_INPUT_BYTES: usize = 1024 * 1024;
-/// What a model is told where it is given nothing.
+/// The input for a model if the caller gives none.
 const DEFAULT_INPUT: &str = "Go ahead.";
-/// How long a model may take, with all attempts.
+/// How long a model may take, including all attempts.
 const RUN_TIMEOUT: Duration = Duration::from_mins(10);
-/// How a caller learns when the budget lets them ask again.
+/// The hint for callers about when the budget permits another call.
 const QUOTA_HINT: &str = "`quota_state` tells when it is free again";
 
-/// What a script of a skill is run with.
+/// The parameters of a skill's script.
 #[derive(Deserialize)]
 struct ScriptParams {
     script: String,
@@ -39,13 +39,13 @@ struct ScriptParams {
 }
 
 impl Agent {
-    /// Runs a skill: what its script wrote, or what the model answered.
+    /// Runs a skill. Returns the output of its script or the answer of the model.
     pub async fn run_skill(&self, name: &str, mut params: Map<String, Value>) -> Result<String, DirectError> {
         let skill = match self.find_skill(name).await {
             Err(AgentError::UnknownSkill) => return Err(DirectError::NoSuchSkill(name.to_owned())),
             skill => skill?,
         };
-        // Null is what is left out.
+        // A null parameter counts as omitted.
         params.retain(|_, value| !value.is_null());
         if params.contains_key("script") {
             let ScriptParams { script, args, input } = ScriptParams::deserialize(Value::Object(params))
@@ -61,7 +61,7 @@ impl Agent {
         self.run_prompt(prompt.to_owned(), model_input(params)?).await
     }
 
-    /// The skills that can be run, each with the JSON schema of what it takes.
+    /// The skills that can be run, each with the JSON schema of its parameters.
     pub async fn skill_methods(&self) -> Result<Vec<(String, Value)>, AgentError> {
         let skills = self.available_skills();
         let outlines = self.read(move |_| skills.outlines()).await?;
@@ -98,32 +98,32 @@ impl Agent {
             let _at_work = at_work;
             call.run().await
         };
-        // Goes on by itself, also if the caller is gone: what it costs is to be on record.
+        // Runs in a task of its own, so that its cost is recorded even if the caller is gone.
         let asking = self.tracker.spawn(asking.in_current_span());
         asking.await.unwrap_or_else(|_| Err(AgentError::Stopping.into()))
     }
 }
 
-/// A call of a model beside all turns, with a skill's prompt.
+/// A model call outside turns, with a skill's prompt.
 struct PromptCall {
     brain: Brain,
     services: Arc<Services>,
     stopping: CancellationToken,
-    /// When it must be over, by the monotonic clock.
+    /// The deadline on the monotonic clock.
     deadline: Duration,
     system: String,
     messages: [Message; 1],
 }
 
 impl PromptCall {
-    /// Asks until a model answers or there is no hope, as in a turn.
+    /// Calls models until one answers or no remedy is left, as in a turn.
     async fn run(&self) -> Result<String, DirectError> {
         let means = &self.services;
         let routes = means.gateway.routes().map_err(|error| model_failure(&error))?;
         let chain =
             means.gateway.chain(None, means.clock.monotonic()).map_err(|error| model_failure(&error))?;
         let primary = routes.chain.first().map(|route| route.name.clone()).unwrap_or_default();
-        // There is no conversation to shorten.
+        // There is no conversation to compact.
         let Some(mut asking) = StepAttempts::new(chain, primary, routes.retry, false) else {
             return Err(model_failure(&ModelError::new(
                 ModelErrorKind::NotConfigured,
@@ -164,7 +164,7 @@ impl PromptCall {
         }
     }
 
-    /// Asks once. What it cost is on record when this is over, also where the engine stops meanwhile.
+    /// Calls the model once. Its cost is recorded when this returns, even if the engine stops meanwhile.
     async fn attempt(
         &self,
         route: &Route,
@@ -208,7 +208,7 @@ impl PromptCall {
         }
     }
 
-    /// Takes down what a call cost, so that budgets count it.
+    /// Records the usage of a call, so that budgets count it.
     async fn record_usage(&self, route: &Route, tokens: TokenUsage) -> Result<(), AgentError> {
         if tokens == TokenUsage::default() {
             return Ok(());
@@ -219,7 +219,8 @@ impl PromptCall {
     }
 }
 
-/// The text of an answer, if that is whole. `is_reduced` where the budgets left it less room than the model gives.
+/// The text of a complete answer, else an error. `is_reduced` says whether the budgets gave it less room than
+/// the model would.
 fn complete_text(answer: &Answer, is_reduced: bool) -> Result<String, DirectError> {
     if let Some(error) = answer.refusal() {
         return Err(model_failure(&error));
@@ -243,7 +244,7 @@ fn complete_text(answer: &Answer, is_reduced: bool) -> Result<String, DirectErro
     }
 }
 
-/// What a model is given: `input`, or all of the parameters as JSON.
+/// The input for a model: `input` alone, or all parameters as JSON.
 fn model_input(mut params: Map<String, Value>) -> Result<String, DirectError> {
     let input = match params.remove("input") {
         Some(Value::String(input)) if params.is_empty() => input,
@@ -260,7 +261,7 @@ fn model_input(mut params: Map<String, Value>) -> Result<String, DirectError> {
     Ok(if input.trim().is_empty() { DEFAULT_INPUT.to_owned() } else { input })
 }
 
-/// The JSON schema of what a skill takes.
+/// The JSON schema of a skill's parameters.
 fn params_schema(SkillOutline { scripts, has_prompt, .. }: SkillOutline) -> Value {
     let mut properties = Map::from_iter([("input".to_owned(), json!({"type": "string"}))]);
     if !scripts.is_empty() {
@@ -271,7 +272,8 @@ fn params_schema(SkillOutline { scripts, has_prompt, .. }: SkillOutline) -> Valu
     json!({"type": "object", "properties": properties, "required": required})
 }
 
-/// A model gives no answer: what is asked is at fault, or else it is not the caller's doing.
+/// The error for a model that gives no answer: either the request is at fault, or the cause is outside the
+/// caller's control.
 fn model_failure(error: &ModelError) -> DirectError {
     let message = error.message.clone();
     if error.is_request_error() {

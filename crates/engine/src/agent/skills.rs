@@ -1,4 +1,4 @@
-//! Skills, as a caller lists, reads, creates, changes, deletes and exports them.
+//! Skills as API callers list, read, create, change, delete and export them.
 
 use contract::SkillName;
 use contract::skills::{self, CreateSkill, SkillDefinition, SkillList, UpdateSkill};
@@ -9,13 +9,13 @@ use crate::skills::{ExportError, Skill, Skills, archive};
 use crate::store::{CreateSkillError, CustomSkill};
 
 impl Agent {
-    /// The skills of the platform and the user's own, by their names in order.
+    /// The skills of the platform and the user's own, sorted by name.
     pub async fn skills(&self) -> Result<SkillList, AgentError> {
         let skills = self.available_skills();
         Ok(SkillList { skills: self.read(move |_| skills.all()).await? })
     }
 
-    /// A whole skill.
+    /// A complete skill.
     pub async fn skill(&self, name: &str) -> Result<skills::Skill, AgentError> {
         let skill = self.find_skill(name).await?;
         let now = self.services.clock.now();
@@ -23,7 +23,7 @@ impl Agent {
         whole.ok_or(AgentError::UnknownSkill)
     }
 
-    /// Creates a skill of the user's own.
+    /// Creates a skill owned by the user.
     pub async fn create_skill(&self, create: CreateSkill) -> Result<skills::Skill, AgentError> {
         let CreateSkill { name, description, category, prompt, capabilities, scripts } = create;
         let definition = SkillDefinition { description, category, prompt, capabilities, scripts }
@@ -42,7 +42,7 @@ impl Agent {
         }
     }
 
-    /// Changes a skill of the user's own.
+    /// Changes a skill owned by the user.
     pub async fn update_skill(&self, name: &str, update: UpdateSkill) -> Result<skills::Skill, AgentError> {
         self.custom_skill(name).await?;
         if update.name.as_ref().is_some_and(|other| other != name) {
@@ -58,7 +58,7 @@ impl Agent {
         self.to_response(skill)
     }
 
-    /// Deletes a skill of the user's own.
+    /// Deletes a skill owned by the user.
     pub async fn delete_skill(&self, name: &str) -> Result<(), AgentError> {
         let CustomSkill { name, .. } = self.custom_skill(name).await?;
         let gone = name.clone();
@@ -79,18 +79,18 @@ impl Agent {
         })
     }
 
-    /// The skills of the catalog as it is now, and the user's own.
+    /// The skills of the current catalog and the user's own.
     pub(super) fn available_skills(&self) -> Skills {
         Skills::new(self.services.snapshots.current().skills.clone(), self.brain.clone())
     }
 
-    /// The skill called `name`.
+    /// Finds the skill called `name`.
     pub(super) async fn find_skill(&self, name: &str) -> Result<Skill, AgentError> {
         let (skills, name) = (self.available_skills(), name.to_owned());
         self.read(move |_| skills.find(&name)).await?.ok_or(AgentError::UnknownSkill)
     }
 
-    /// The skill called `name`, which must be the user's own.
+    /// Finds the skill called `name`, which must be the user's own.
     async fn custom_skill(&self, name: &str) -> Result<CustomSkill, AgentError> {
         match self.find_skill(name).await? {
             Skill::Custom(skill) => Ok(*skill),
@@ -98,7 +98,7 @@ impl Agent {
         }
     }
 
-    /// The skill called `name` is not what it was: no program is to find the folder that it had.
+    /// Invalidates the directory of a skill that was changed or deleted, so that no program finds the old one.
     async fn retire_skill_dir(&self, name: SkillName) {
         let means = self.services.clone();
         run_blocking(move || means.skill_dirs.invalidate(name.as_str())).await;

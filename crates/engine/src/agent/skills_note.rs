@@ -1,6 +1,6 @@
-//! What a task is told of the user's own skills: their names and what they are for, before the user's message. Told in
-//! a task's first turn and again when it is no longer true, or the conversation does not show it any more: so that what
-//! was sent stays as it is, and the beginning of the prompt with it.
+//! The note that announces the user's own skills to a task: their names and purposes, before the user's
+//! message. It is sent in a task's first turn, and again when it is outdated or no longer in the conversation.
+//! So what was sent stays unchanged, and with it the prefix of the prompt.
 
 use std::fmt::Write as _;
 
@@ -15,14 +15,14 @@ use crate::store::steps::TurnBase;
 use crate::store::{Brain, TaskRow};
 use crate::tools::LOAD_SKILL;
 
-/// The most characters of a description, and the most bytes of all that is told.
+/// The most characters of a description, and the most bytes of the note.
 const MAX_DESCRIPTION_CHARS: usize = 300;
 const MAX_NOTE_BYTES: usize = 16 * 1024;
 
 const HEADING: &str = "[The user's own skills, beside those of the platform. Load the fitting one with load_skill before you begin.";
 const NO_SKILLS_NOTE: &str = "[The user has no skills of their own any more.]";
 
-/// See the module. Nothing, most of the time.
+/// The note to send in a turn; usually none.
 #[derive(Debug, Default)]
 pub(super) struct SkillsNote(Option<PendingNote>);
 
@@ -33,8 +33,8 @@ struct PendingNote {
 }
 
 impl SkillsNote {
-    /// What a turn that goes on from `base` is told. An answer given anew keeps what stands beside its question. Where
-    /// skills cannot be read the turn begins without. Blocks.
+    /// Loads the note for a turn that continues from `base`. A retried answer keeps the notes of its question.
+    /// If the skills cannot be read, the turn begins without the note. Blocks.
     pub(super) fn load(brain: &Brain, kit: &AgentSnapshot, task: TaskRow, base: TurnBase) -> Self {
         if base.is_retry() || !kit.toolbox.is_available(LOAD_SKILL) {
             return Self::default();
@@ -48,12 +48,12 @@ impl SkillsNote {
         }
     }
 
-    /// What the model is told; none where it knows.
+    /// The text for the model; `None` if the task has it already.
     pub(super) fn text(&self) -> Option<String> {
         self.0.as_ref().map(|told| told.note.clone())
     }
 
-    /// Adds to the record that opens the turn what the task knows from then on.
+    /// Records in the commit that opens the turn which note the task has received.
     pub(super) fn add_to_commit(self, record: Commit) -> Commit {
         match self.0 {
             Some(told) => record.skills_note(told.hash),
@@ -62,7 +62,7 @@ impl SkillsNote {
     }
 }
 
-/// What a sub-agent is told, which begins with nothing; none where there is nothing to tell.
+/// The note for a sub-agent, whose conversation begins empty; `None` if there are no skills.
 pub(super) async fn sub_agent_note(brain: &Brain) -> Option<String> {
     let skills = brain.run_blocking(Brain::custom_skills).await?;
     let skills = skills.inspect_err(|error| {
@@ -71,7 +71,7 @@ pub(super) async fn sub_agent_note(brain: &Brain) -> Option<String> {
     skills.ok().filter(|skills| !skills.is_empty()).map(|skills| render_note(&skills))
 }
 
-/// What is to be told, if it is not known. Blocks.
+/// The note, if the task has not received it yet. Blocks.
 fn pending_note(
     brain: &Brain,
     task: TaskRow,
@@ -109,7 +109,7 @@ fn render_note(skills: &[SkillSummary]) -> String {
     note
 }
 
-/// A skill on a line of its own, so that none of it can look like anything else.
+/// Renders a skill on a single line, so that no part of it can pass for something else.
 fn skill_line(skill: &SkillSummary) -> String {
     let description = skill.description.as_deref().unwrap_or_default();
     let words: Vec<_> = description.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! What tasks are told of the user's own skills: what the model is sent shows it.
+//! The notes about the user's own skills, checked by what the model is sent.
 
 use std::sync::Arc;
 
@@ -25,12 +25,12 @@ async fn update(rig: &AgentHarness, name: &str, update: serde_json::Value) {
     with_deadline(rig.agent.update_skill(name, serde_json::from_value(update).unwrap())).await.unwrap();
 }
 
-/// The last thing that the model was sent.
+/// The messages of the last request.
 fn last_sent(rig: &AgentHarness) -> String {
     rig.last_request().body["messages"].to_string()
 }
 
-/// How often the model sees this in what it was sent last.
+/// How often the last request contains this text.
 fn count_in_last_sent(rig: &AgentHarness, words: &str) -> usize {
     last_sent(rig).matches(words).count()
 }
@@ -47,7 +47,7 @@ async fn a_task_is_told_once_and_again_when_it_is_no_longer_true() {
     assert!(told.find("- baking").unwrap() < told.rfind("two").unwrap(), "before the message: {told}");
     assert!(!told.contains("Knead"), "the text is loaded when it is needed");
     rig.send("three").await;
-    // What is not told does not count.
+    // A change that the note does not mention does not cause another one.
     update(&rig, "baking", json!({"prompt": "Buy it."})).await;
     rig.send("four").await;
     rig.restart().await;
@@ -86,7 +86,7 @@ async fn what_was_told_in_an_edited_message_is_told_anew() {
         1,
         "an answer given anew keeps what stands beside its question"
     );
-    // The retry has taken the second turn out of the conversation, and the note stands in the first.
+    // The retry has removed the second turn from the conversation, and the note is in the first.
     rig.send("three").await;
     assert_eq!(count_in_last_sent(&rig, "- baking"), 1);
     rig.run(json!({"task_id": "t", "message": "anew", "edit_message_id": first})).await;

@@ -1,4 +1,4 @@
-//! What the catalog gives a turn to work with. A turn keeps what it began with; another kit takes its place for the
+//! Snapshots of the catalog and the tools. A turn keeps the snapshot it began with; a new one is used by the
 //! turns after it.
 
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use crate::catalog::{AgentSpec, SkillSpec};
 use crate::mcp::Mcp;
 use crate::tools::{ToolDeps, Toolbox};
 
-/// See the module.
+/// The catalog and tools that a turn works with.
 pub(crate) struct AgentSnapshot {
-    /// Who the agent is: the first thing that every model is told.
+    /// The soul: the first thing that every model is sent.
     pub(crate) soul: String,
-    /// The agents that can be handed work.
+    /// The agents that can be delegated to.
     pub(crate) agents: Vec<Arc<AgentSpec>>,
     /// The skills of the platform.
     pub(crate) skills: Vec<Arc<SkillSpec>>,
-    /// The tools, those of connected servers at last.
+    /// The tools; those of connected servers come last.
     pub(crate) toolbox: Toolbox,
 }
 
-/// The folders that programs may be run from, but for those that would open what programs must not reach: the brain
-/// beside the workspace.
+/// The folders that programs may be run from, except those that would give access to what programs must not
+/// reach: the brain beside the workspace.
 fn allowed_executable_dirs(folders: &[PathBuf], workspace: &Path) -> Vec<PathBuf> {
     let data = workspace.parent().unwrap_or(workspace);
     let (open, closed): (Vec<&PathBuf>, Vec<&PathBuf>) =
@@ -36,7 +36,7 @@ fn allowed_executable_dirs(folders: &[PathBuf], workspace: &Path) -> Vec<PathBuf
 }
 
 impl AgentSnapshot {
-    /// What the catalog of `setup` gives.
+    /// Creates the snapshot of the catalog in `setup`.
     pub(crate) fn from_setup(setup: &ToolDeps) -> Self {
         let catalog = &setup.catalog;
         if let Some(leash) = &setup.sandbox {
@@ -53,7 +53,7 @@ impl AgentSnapshot {
         }
     }
 
-    /// The same with the tools of connected servers.
+    /// The same snapshot with the tools of connected servers.
     fn with_mcp_servers(self: &Arc<Self>, assets: &Mcp) -> Arc<Self> {
         let tools = assets.tools();
         if tools.is_empty() {
@@ -65,16 +65,16 @@ impl AgentSnapshot {
     }
 }
 
-/// The kit of the turns that begin now.
+/// The source of the snapshots for turns that begin now.
 pub(crate) struct SnapshotSource {
     mcp: Mcp,
     current: Mutex<CurrentSnapshot>,
 }
 
 struct CurrentSnapshot {
-    /// What the catalog gives.
+    /// The catalog's snapshot.
     base: Arc<AgentSnapshot>,
-    /// The same with the tools of servers, as they were at this generation of theirs.
+    /// The same with the tools of servers as of this generation.
     with_mcp: Arc<AgentSnapshot>,
     generation: u64,
 }
@@ -82,19 +82,19 @@ struct CurrentSnapshot {
 impl CurrentSnapshot {
     fn new(kit: AgentSnapshot, assets: &Mcp) -> Self {
         let catalogs = Arc::new(kit);
-        // Read first: what changes meanwhile is seen the next time.
+        // Read first, so that a change in between is noticed the next time.
         let generation = assets.generation();
         Self { with_mcp: catalogs.with_mcp_servers(assets), base: catalogs, generation }
     }
 }
 
 impl SnapshotSource {
-    /// What the catalog gives, and what the user has connected.
+    /// Creates a source from the catalog's snapshot and the user's connections.
     pub(crate) fn new(kit: AgentSnapshot, assets: Mcp) -> Self {
         Self { current: Mutex::new(CurrentSnapshot::new(kit, &assets)), mcp: assets }
     }
 
-    /// The kit in use.
+    /// The current snapshot.
     pub(crate) fn current(&self) -> Arc<AgentSnapshot> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         let generation = self.mcp.generation();
@@ -105,7 +105,7 @@ impl SnapshotSource {
         Arc::clone(&current.with_mcp)
     }
 
-    /// Puts another kit in use. The old one goes with the last turn that has it.
+    /// Replaces the snapshot. The old one is dropped with the last turn that uses it.
     pub(super) fn replace(&self, kit: AgentSnapshot) {
         let new = CurrentSnapshot::new(kit, &self.mcp);
         let old = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), new);

@@ -1,4 +1,4 @@
-//! A model's streamed answer, told as events while it comes.
+//! Numbers the blocks of a model's streamed answer and turns it into events.
 
 use contract::event::{BlockStart, BlockStop, BlockType, Delta, Event};
 
@@ -7,7 +7,7 @@ pub(super) const fn block_stop(index: u32) -> Event {
     Event::ContentBlockStop(BlockStop { index })
 }
 
-/// Numbers the blocks of a turn and knows which one is open.
+/// Numbers the blocks of a turn and tracks which one is open.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     next: u32,
@@ -15,12 +15,12 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Goes on after `started` blocks, the last of which is open if it has a kind.
+    /// Continues after `started` blocks. The last of them is open if `open` gives its type.
     pub(super) fn after(started: u32, open: Option<BlockType>) -> Self {
         Self { next: started, open: started.checked_sub(1).zip(open) }
     }
 
-    /// A block begins.
+    /// Begins a block.
     pub(super) fn start(&mut self, block_type: BlockType) -> Event {
         let index = self.next;
         self.next += 1;
@@ -28,7 +28,7 @@ impl Blocks {
         Event::ContentBlockStart(BlockStart { index, block_type })
     }
 
-    /// More of the open block; none where there is nothing to tell.
+    /// The event for more of the open block; `None` if there is nothing to send.
     pub(super) fn delta(&self, text: String) -> Option<Event> {
         match self.open {
             Some((_, BlockType::Text)) => Some(Event::TextDelta(Delta { text })),
@@ -37,7 +37,7 @@ impl Blocks {
         }
     }
 
-    /// The open block ends; none if none is open.
+    /// Ends the open block; `None` if none is open.
     pub(super) fn stop(&mut self) -> Option<Event> {
         self.open.take().map(|(index, _)| block_stop(index))
     }

@@ -1,24 +1,24 @@
-//! What clients have been told of the model step under way, and how a repetition of it is told. Pure.
+//! Reconciles a repeated model step with what clients have already received of it. Pure.
 //!
-//! When a provider breaks off, or the engine is killed, the step is repeated after some of it was shown. The new
-//! answer is compared with what was shown: nothing is told while it repeats that, and then only what goes
-//! beyond. Where it departs, or ends short, what was shown is void and the whole new answer is told anew.
+//! When a provider's stream breaks off or the engine is killed, the step is repeated after part of it was sent.
+//! The new answer is compared with that part: while it matches nothing is sent, then only what goes beyond it.
+//! If it diverges or ends early, what was sent is voided and the whole new answer is sent.
 
 use contract::event::{BlockType, Event, Lifecycle};
 
 use crate::fault_injection::{self, Mutation};
 use crate::llm::StreamEvent;
 
-/// What to tell.
+/// An instruction for what to send to clients.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Emit {
-    /// This part.
+    /// Send this stream event.
     Event(StreamEvent),
-    /// That what was shown of the step is void.
+    /// Declare void what was sent of the step.
     Void,
 }
 
-/// A block as clients have it.
+/// A block as clients received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SentBlock {
     kind: BlockType,
@@ -26,27 +26,27 @@ struct SentBlock {
     ended: bool,
 }
 
-/// See the module.
+/// What clients have received of the current model step, and the state of the comparison.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamReconciler {
-    /// What clients have of the step. All but the last block have ended.
+    /// What clients have received of the step. All blocks except the last have ended.
     sent: Vec<SentBlock>,
-    /// Set while an attempt repeats what is told.
+    /// Set while an attempt repeats what was sent.
     replaying: Option<Replaying>,
 }
 
-/// How far an attempt has repeated what is told.
+/// How far an attempt has repeated what was sent.
 #[derive(Clone, Debug, Default)]
 struct Replaying {
-    /// The block that comes next or is being repeated.
+    /// The index of the block that comes next or is being repeated.
     block: usize,
-    /// How much of its text has come.
+    /// The length of its text received so far.
     offset: usize,
-    /// The parts so far, which are told if the attempt departs.
+    /// The stream events so far, which are sent if the attempt diverges.
     buffered: Vec<StreamEvent>,
 }
 
-/// What a part is beside what is told.
+/// The comparison of a stream event with what was sent.
 enum Comparison {
     Same,
     Extends(StreamEvent),
@@ -54,7 +54,7 @@ enum Comparison {
 }
 
 impl StreamReconciler {
-    /// What clients have of a step, from the events after the last one that is on record.
+    /// Restores what clients have received of a step from the events after the last recorded step.
     pub(super) fn from_events(events: impl IntoIterator<Item = Event>) -> Self {
         let mut telling = Self::default();
         for event in events {
@@ -77,19 +77,19 @@ impl StreamReconciler {
         telling
     }
 
-    /// The output text that clients have of the step, if there is any.
+    /// The output text that clients have received of the step, if any.
     pub(super) fn sent_text(&self) -> Option<String> {
         let texts = self.sent.iter().filter(|block| block.kind == BlockType::Text);
         let text: String = texts.map(|block| block.text.as_str()).collect();
         (!text.trim().is_empty()).then_some(text)
     }
 
-    /// The kind of the block that clients have seen begin and not end.
+    /// The type of the block that clients have seen begin but not end.
     pub(super) fn open_block(&self) -> Option<BlockType> {
         self.sent.last().filter(|block| !block.ended).map(|block| block.kind)
     }
 
-    /// An attempt at the step begins.
+    /// Begins an attempt at the step.
     pub(super) fn begin_attempt(&mut self) {
         if fault_injection::active(Mutation::ForgetTold) {
             self.sent.clear();
@@ -97,7 +97,7 @@ impl StreamReconciler {
         self.replaying = (!self.sent.is_empty()).then(Replaying::default);
     }
 
-    /// What to tell of `part`.
+    /// Returns what to send for a stream event.
     pub(super) fn reconcile(&mut self, part: StreamEvent) -> Vec<Emit> {
         let Some(replaying) = &mut self.replaying else { return vec![self.emit(part)] };
         match replaying.compare(&self.sent, &part) {
@@ -113,7 +113,7 @@ impl StreamReconciler {
         }
     }
 
-    /// What to tell at the end of a whole answer. The next step begins with nothing told.
+    /// Returns what to send at the end of a complete answer. The next step begins with nothing sent.
     pub(super) fn finish(&mut self) -> Vec<Emit> {
         let short = self.replaying.as_ref().is_some_and(|replaying| replaying.block < self.sent.len());
         let tell = if short { self.diverge(None) } else { Vec::new() };
@@ -121,7 +121,7 @@ impl StreamReconciler {
         tell
     }
 
-    /// What to tell where no more of the step comes.
+    /// Returns what to send if the step will not be completed.
     pub(super) fn discard(&mut self) -> Vec<Emit> {
         if std::mem::take(self).sent.is_empty() { Vec::new() } else { vec![Emit::Void] }
     }
@@ -177,7 +177,7 @@ impl Replaying {
                 Comparison::Same
             }
             StreamEvent::BlockStop if missing.is_empty() => Comparison::Extends(StreamEvent::BlockStop),
-            // The end of the answer is not told as a part.
+            // The end of the answer is not sent as a stream event.
             StreamEvent::BlockStart(_)
             | StreamEvent::Delta(_)
             | StreamEvent::BlockStop

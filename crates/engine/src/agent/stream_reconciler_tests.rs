@@ -1,4 +1,4 @@
-//! A client that honours `void_after`, and one that knows nothing of it, beside every way a step can break.
+//! A client that honours `void_after` and one that ignores it, for every way a step can break.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn block(kind: BlockType, deltas: &[&str]) -> Vec<StreamEvent> {
     std::iter::once(StreamEvent::BlockStart(kind)).chain(deltas).chain([StreamEvent::BlockStop]).collect()
 }
 
-/// Tells the first `cut` parts of one attempt, and then all of another.
+/// Feeds the first `cut` events of one attempt, then all of another. Returns what was sent for each.
 fn replay_after_break(first: &[StreamEvent], cut: usize, second: &[StreamEvent]) -> (Vec<Emit>, Vec<Emit>) {
     let mut telling = StreamReconciler::default();
     telling.begin_attempt();
@@ -24,7 +24,7 @@ fn replay_after_break(first: &[StreamEvent], cut: usize, second: &[StreamEvent])
     (shown, then)
 }
 
-/// The blocks that a client has which drops what is void.
+/// The blocks of a client that drops void ones.
 fn client_blocks(told: &[Emit]) -> Vec<(BlockType, String, bool)> {
     let mut blocks: Vec<(BlockType, String, bool)> = Vec::new();
     for tell in told {
@@ -65,7 +65,7 @@ fn what_departs_voids_and_is_told_whole() {
 fn what_ends_short_voids() {
     let (_, then) = replay_after_break(&text(&["one ", "two "]), 3, &text(&["one "]));
     assert_eq!(then.first(), Some(&Emit::Void));
-    // Also where a whole block is missing.
+    // Also if a whole block is missing.
     let two = [block(BlockType::Thinking, &["hm"]), text(&["one"])].concat();
     let (_, then) = replay_after_break(&two, 5, &block(BlockType::Thinking, &["hm"]));
     assert_eq!(then.first(), Some(&Emit::Void));
@@ -106,8 +106,8 @@ fn parts() -> impl Strategy<Value = Vec<StreamEvent>> {
 }
 
 proptest! {
-    /// However often a step breaks, and whatever each attempt says, a client that honours `void_after` ends with
-    /// the last answer, and nothing is voided that the last answer merely repeats.
+    /// However often a step breaks, and whatever each attempt says, a client that honours `void_after` ends
+    /// with the last answer, and nothing is voided that the last answer merely repeats.
     #[test]
     fn a_client_ends_with_the_last_answer(
         broken in prop::collection::vec((parts(), 0_usize..12), 0..4),

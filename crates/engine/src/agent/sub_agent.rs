@@ -1,9 +1,9 @@
-//! Sub-agents: a call of `run_agent` has a conversation of its own, with its own prompt, tools, cap and budget, and
-//! works within the turn that called it.
+//! Sub-agents: a call of `run_agent` has a conversation of its own, with its own prompt, tools, call limit and
+//! budget, and runs within the turn that called it.
 //!
-//! The turn runs one sub-agent at a time, by the same machine that runs itself: while one is in **focus**, the
-//! steps that are put on record are steps of its conversation, and what it does is told as `agent_event`. So a
-//! sub-agent is as durable as its turn: killed at any point, it goes on after its last step.
+//! A turn runs one sub-agent at a time, through the same state machine as itself: while a sub-agent is
+//! **active**, committed steps belong to its conversation and its events are sent as `agent_event`. So a
+//! sub-agent is as durable as its turn: killed at any point, it continues after its last step.
 
 use std::sync::Arc;
 
@@ -23,54 +23,54 @@ use crate::llm::ToolOutcome;
 use crate::store::steps::{Opened, Step, TurnBase, TurnOptions};
 use crate::tools::{Delegation, ExposedTools, LOAD_SKILL};
 
-/// The sub-agent that is at work.
+/// The sub-agent that is running.
 pub(super) struct ActiveSubAgent {
     /// The call that runs it.
     call_id: CallId,
-    /// Who it is.
+    /// Its definition in the catalog.
     agent: Arc<AgentSpec>,
     /// The tools that it may call.
     tool_set: ExposedTools,
 }
 
-/// How far a sub-agent came.
+/// How a run of a sub-agent ended.
 enum SubAgentOutcome {
-    /// To its end, with this answer.
+    /// It ended with this answer.
     Ended(String, StopReason),
-    /// To where a person is needed.
+    /// It waits for the user.
     AwaitingHuman,
 }
 
 impl ActiveTurn {
-    /// The conversation that is worked on: the sub-agent's if one is at work, else the turn's own.
+    /// The active conversation: the running sub-agent's, or else the turn's own.
     pub(super) fn active_thread(&self) -> &Thread {
         let sub = self.active_sub_agent.as_ref().and_then(|focus| self.thread.sub_agent(focus.call_id));
         sub.unwrap_or(&self.thread)
     }
 
-    /// Who the model is to be.
+    /// The system prompt of the active agent.
     pub(super) fn system_prompt(&self) -> &str {
         self.active_sub_agent.as_ref().map_or(&self.context.snapshot.soul, |focus| &focus.agent.prompt)
     }
 
-    /// The tools that the model may call.
+    /// The tools that the active agent may call.
     pub(super) fn tool_set(&self) -> &ExposedTools {
         self.active_sub_agent.as_ref().map_or(&self.tool_set, |focus| &focus.tool_set)
     }
 
-    /// The model that the sub-agent at work wants.
+    /// The model configured for the running sub-agent, if any.
     pub(super) fn sub_agent_model(&self) -> Option<&str> {
         self.active_sub_agent.as_ref()?.agent.model.as_deref()
     }
 
-    /// What the sub-agent at work may still spend, if that is bounded.
+    /// The tokens that the running sub-agent may still spend, if it has a budget.
     pub(super) fn sub_agent_tokens_left(&self) -> Option<u64> {
         let budget = self.active_sub_agent.as_ref()?.agent.max_tokens?;
         let usage = self.active_thread().turn().usage();
         Some(budget.saturating_sub(usage.input_tokens + usage.output_tokens))
     }
 
-    /// What clients have of a sub-agent's step says nothing about the turn's own.
+    /// Resets the reconciler when a step of a sub-agent is followed by one of the turn itself.
     pub(super) fn reset_sub_agent_stream(&mut self) {
         let agents = std::mem::replace(&mut self.sent_by_sub_agent, self.active_sub_agent.is_some());
         if agents && self.active_sub_agent.is_none() {
@@ -78,7 +78,7 @@ impl ActiveTurn {
         }
     }
 
-    /// The blocks of the stream that is told.
+    /// The block numbering of the active stream.
     pub(super) fn active_blocks(&mut self) -> &mut Blocks {
         if self.active_sub_agent.is_some() {
             &mut self.context.sub_agent_blocks
@@ -87,13 +87,13 @@ impl ActiveTurn {
         }
     }
 
-    /// A step as one of the conversation that is worked on.
+    /// Wraps a step so that it belongs to the active conversation.
     pub(super) fn wrap_active_step(&self, step: Step) -> Step {
         let owner = self.active_sub_agent.as_ref().map(|focus| focus.call_id);
         wrap_step(owner, step)
     }
 
-    /// An event as one of the conversation that is worked on.
+    /// Wraps an event so that it belongs to the active conversation.
     pub(super) fn wrap_active_event(&self, event: Event) -> Event {
         match &self.active_sub_agent {
             Some(focus) => wrap_event(focus.call_id, &focus.agent.name, event),
@@ -101,7 +101,7 @@ impl ActiveTurn {
         }
     }
 
-    /// Runs the sub-agent of a call, from its beginning or from where it stands.
+    /// Runs the sub-agent of a call, from its beginning or from where it was interrupted.
     pub(super) async fn run_sub_agent(
         &mut self,
         open: OpenCall,
@@ -115,7 +115,7 @@ impl ActiveTurn {
             .toolbox
             .exposed_tools_for(&agent, self.context.services.gateway.context_window());
         let opened = self.thread.sub_agent(call_id).is_some();
-        // The turn's own cap holds for all that works within it, and leaves the agent itself a word.
+        // The turn's call limit covers everything within it and leaves the agent itself one more answer.
         let max_turns = agent.max_turns.min(self.thread.model_calls_left().saturating_sub(1));
         let options = TurnOptions { max_turns, direct: true, ..self.thread.turn().options() };
         self.active_sub_agent = Some(ActiveSubAgent { call_id, agent, tool_set: offer });
@@ -137,7 +137,7 @@ impl ActiveTurn {
                 return Ok(());
             }
             Ok(SubAgentOutcome::Ended(text, reason)) => (with_stop_note(text, reason), None),
-            // The agent that called it may know another way.
+            // The calling agent may know another way.
             Err(Interrupt::Failed(failure)) => {
                 (String::new(), Some(format!("the agent failed: {}", failure.message)))
             }
@@ -178,7 +178,7 @@ impl ActiveTurn {
         }
     }
 
-    /// What ends the blocks and calls of sub-agents that clients have seen begin.
+    /// The events that end the blocks and calls of sub-agents that clients have seen begin.
     pub(super) fn sub_agent_closing_events(&mut self) -> Vec<Event> {
         let mut stop = self.context.sub_agent_blocks.stop();
         let mut events = Vec::new();
@@ -194,7 +194,7 @@ impl ActiveTurn {
     }
 }
 
-/// A step as one of the sub-agent that the call `owner` runs, or of the turn itself.
+/// Attributes a step to the sub-agent that the call `owner` runs, or to the turn itself.
 pub(super) fn wrap_step(owner: Option<CallId>, step: Step) -> Step {
     match owner {
         Some(call_id) => Step::Delegated { call_id, did: Box::new(step) },
@@ -202,7 +202,7 @@ pub(super) fn wrap_step(owner: Option<CallId>, step: Step) -> Step {
     }
 }
 
-/// An event as one of the sub-agent that the call runs, unless it concerns the turn as a whole.
+/// Attributes an event to the sub-agent that the call runs, unless it concerns the turn as a whole.
 pub(super) fn wrap_event(call_id: CallId, agent: &str, event: Event) -> Event {
     match &event {
         Event::HitlRequest(_)
@@ -212,7 +212,7 @@ pub(super) fn wrap_event(call_id: CallId, agent: &str, event: Event) -> Event {
         | Event::Error(_)
         | Event::Heartbeat(_)
         | Event::AgentEvent(_) => event,
-        // An event can always be written as JSON.
+        // An event can always be serialized as JSON.
         _ => AgentEvent::new(call_id, agent, &event).map_or(event, Event::AgentEvent),
     }
 }
@@ -222,7 +222,7 @@ pub(super) fn agent_name(input: &serde_json::Value) -> &str {
     input.get("agent").and_then(serde_json::Value::as_str).unwrap_or_default()
 }
 
-/// What the agent that called a sub-agent is told of its end.
+/// Appends a note for the calling agent if the sub-agent was stopped early.
 fn with_stop_note(text: String, reason: StopReason) -> String {
     let why = match reason {
         StopReason::EndTurn => return text,

@@ -1,4 +1,4 @@
-//! Sub-agents: their own prompt, tools, cap and budget, within the turn that called them, and as durable.
+//! Sub-agents: their own prompt, tools, call limit and budget, within the calling turn and as durable as it.
 
 use std::sync::atomic::Ordering;
 
@@ -29,7 +29,7 @@ fn finder() -> AgentSpec {
     }
 }
 
-/// A rig with the agent and these tools.
+/// A harness with the agent and these tools.
 async fn harness(wire: Wire, agent: AgentSpec, tools: Vec<Arc<dyn Tool>>) -> AgentHarness {
     let mut rig = AgentHarness::with_tools(wire, tools).await;
     rig.agents = vec![Arc::new(agent)];
@@ -45,7 +45,7 @@ fn run_agent(reply: Reply) -> Reply {
     reply.tool_use("run_agent", json!({"agent": "finder", "task": "Find the key."}))
 }
 
-/// What the sub-agent did, as its own events.
+/// The inner events of the sub-agent.
 fn inner_events(events: &[SseEvent]) -> Vec<Event> {
     let agent = |event: &SseEvent| match event.event() {
         Event::AgentEvent(agent) => Some(agent),
@@ -98,7 +98,7 @@ async fn a_sub_agent_works_within_the_turn_that_called_it() {
             assert_eq!(sent.contains(PROMPT), is_subs);
             assert_eq!(sent.contains("\"write_file\""), !is_subs, "only the tools of its list");
             assert_eq!(sent.contains("Let me see."), !is_subs && requests[0].raw != request.raw);
-            // It is told its task and nothing of the conversation, and runs no agents of its own.
+            // It receives its task and nothing of the conversation, and cannot run agents of its own.
             if is_subs {
                 assert!(sent.contains("Find the key.") && !sent.contains("run_agent"));
             }
@@ -113,7 +113,7 @@ async fn a_sub_agent_works_within_the_turn_that_called_it() {
             .collect();
         assert_eq!(usages.len(), 4);
         assert!(usages.windows(2).all(|pair| pair[0].input_tokens < pair[1].input_tokens));
-        // Its words are none of the conversation's.
+        // Its messages are not part of the conversation.
         let listed = rig.agent.all_messages(&task_id("t")).await.unwrap();
         let listed = serde_json::to_string(&listed).unwrap();
         assert!(listed.contains("Under the mat.") && !listed.contains("I look."));
@@ -121,7 +121,7 @@ async fn a_sub_agent_works_within_the_turn_that_called_it() {
     }
 }
 
-/// What the agent and its sub-agent say to a request, whenever it comes.
+/// The replies to the agent and its sub-agent, which depend only on the request.
 fn reply_by_request(request: &CapturedRequest) -> Reply {
     let sent = sent_text(request);
     let results = sent.matches("appended").count();
@@ -134,7 +134,7 @@ fn reply_by_request(request: &CapturedRequest) -> Reply {
     }
 }
 
-/// A tool that counts how often it ran, and is not idempotent.
+/// A tool that counts its runs and is not idempotent.
 struct AppendTool(std::sync::atomic::AtomicUsize);
 
 impl Tool for AppendTool {
@@ -185,7 +185,7 @@ async fn killed_at_any_event_a_sub_agent_goes_on_where_it_was() {
         assert_eq!(final_text(&events), "done");
         let called = events.iter().filter(|event| event.kind == "tool_call").count();
         assert_eq!(called, 1, "the sub-agent is begun once");
-        // Its calls take effect once each, unless one was cut off in its middle.
+        // Its calls take effect once each, unless one was interrupted.
         assert!(appends.0.load(Ordering::Acquire) <= 3, "{count}");
         let row = rig.brain.task(&task_id("t")).unwrap().unwrap().row;
         let opened = format!("{:?}", rig.brain.steps(row).unwrap()).matches("Find the key.").count();
@@ -249,7 +249,7 @@ async fn cancelled_in_a_sub_agent_nothing_is_left_open() {
     let stopped =
         inner_events(&events).iter().filter(|event| matches!(event, Event::ContentBlockStop(_))).count();
     assert_eq!((opened, stopped), (1, 1));
-    // The next turn works, and what the sub-agent was saying is not put into the agent's mouth.
+    // The next turn works, and the sub-agent's partial text is not attributed to the agent.
     assert_eq!(final_text(&rig.run(execute_request()).await), "Good.");
     assert!(!sent_text(&rig.last_request()).contains("still looking"));
     rig.provider.assert_no_refusals();
@@ -286,7 +286,7 @@ async fn the_cap_of_a_turn_holds_for_its_sub_agents() {
     let events = rig.run(request.clone()).await;
     assert_eq!(final_text(&events), "Enough.");
     assert_eq!(rig.provider.requests().len(), 4);
-    // Where nothing would be left for the agent itself, none is run.
+    // If no model call would be left for the agent itself, no sub-agent is run.
     rig.provider.enqueue_all([run_agent(Reply::new()), Reply::from_text("Alone.")]);
     request["max_turns"] = 2.into();
     let events = rig.run(request).await;
@@ -345,11 +345,11 @@ async fn a_new_message_is_planned_once_and_the_plan_is_kept() {
                 && !sent_text(&requests[0]).contains("list_files")
         );
 
-        // A planner that says nothing of use stops nobody, and what is in the history stays as it was.
+        // An unusable plan stops nothing, and the earlier plan stays in the history.
         rig.restart().await;
         assert_eq!(final_text(&rig.send("hello").await), "Hello.");
         assert!(planned(&rig.last_request()));
-        // Who wants no plan gets none.
+        // A request with `direct` gets no plan.
         rig.run(execute_request()).await;
         assert_eq!(rig.provider.requests().len(), 6);
         rig.provider.assert_no_refusals();
@@ -364,7 +364,7 @@ async fn a_planner_that_fails_stops_nobody() {
         Reply::from_text("All the same."),
     ]);
     assert_eq!(final_text(&rig.send("hello").await), "All the same.");
-    // One that cannot be reached for good is said by the turn's own call.
+    // If the provider rejects both calls, the turn's own call reports the error.
     rig.provider.enqueue_all([
         Reply::from_fault(Fault::refuse(Refusal::Unauthorized)),
         Reply::from_fault(Fault::refuse(Refusal::Unauthorized)),

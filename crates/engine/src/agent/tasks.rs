@@ -1,4 +1,4 @@
-//! The tasks as a caller lists, reads and deletes them, and what a person has allowed.
+//! Tasks as API callers list, read and delete them, their working memory, and the user's grants.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::store::steps::{MemoryWrite, TurnBase};
 use crate::store::{Brain, TaskDeletion};
 use crate::tools::validate_working_memory;
 
-/// How many times as large as in the journal messages are in memory, with the answer that is made of them.
+/// The size of messages in memory relative to the journal, including the answer that is built from them.
 const LIST_MEMORY_FACTOR: usize = 3;
 
 /// A page of the messages of a task.
@@ -27,13 +27,13 @@ pub struct MessagePage {
 }
 
 impl Agent {
-    /// A page of the tasks, the one changed last first.
+    /// A page of the tasks, most recently changed first.
     pub async fn tasks(&self, limit: i64, offset: i64) -> Result<Tasks, AgentError> {
         self.read(move |brain| Ok(Tasks { tasks: brain.tasks(limit, offset)?, total: brain.task_count()? }))
             .await
     }
 
-    /// The newest messages of a task, or those before the one called `before`: at most so many, or all.
+    /// The newest messages of a task, or those before `before`: at most `limit`, or all.
     pub async fn messages(
         &self,
         task_id: &TaskId,
@@ -54,20 +54,20 @@ impl Agent {
         Ok(MessagePage { messages, has_older })
     }
 
-    /// The working memory of a task, by key; what was taken out is not there.
+    /// The working memory of a task by key, without deleted values.
     pub async fn working_memory(&self, task_id: &TaskId) -> Result<BTreeMap<String, Value>, AgentError> {
         let task = self.brain.task(task_id)?.ok_or(AgentError::UnknownTask)?;
         self.read(move |brain| brain.working_memory(task.row)).await
     }
 
-    /// Writes to the working memory of a task between two turns; null takes a value out.
+    /// Writes to the working memory of a task between two turns; null deletes a value.
     pub async fn set_working_memory(&self, task_id: &TaskId, write: MemoryWrite) -> Result<(), AgentError> {
         validate_working_memory(&write.key, &write.value).map_err(AgentError::Invalid)?;
         let tasks_kept = self.transfers.lock_tasks().await?;
         let recorder = {
             let _turns = self.registry.lock();
             let channel = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
-            // As a turn takes it: no turn begins before this is on record.
+            // Claims the task like a turn, so that no turn begins before this is committed.
             channel.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
         };
         let task = recorder.event_log().task();
@@ -79,7 +79,7 @@ impl Agent {
             return Err(AgentError::Invalid(format!("`value`: {}", working_memory_full())));
         }
         let (brain, at) = (self.brain.clone(), self.services.clock.now());
-        // Goes on by itself, also if the caller is gone.
+        // Runs in a task of its own, so that it completes even if the caller is gone.
         let writing = self.tracker.spawn(async move {
             let noted = brain.write(move |rows| rows.write_memory_between_turns(task, &write, at)).await;
             drop(recorder);
@@ -90,7 +90,7 @@ impl Agent {
         noted.then_some(()).ok_or(AgentError::UnknownTask)
     }
 
-    /// Takes a value out of the working memory of a task.
+    /// Deletes a value from the working memory of a task.
     pub async fn delete_working_memory(&self, task_id: &TaskId, key: String) -> Result<(), AgentError> {
         if !self.working_memory(task_id).await?.contains_key(&key) {
             let message = "working memory has no such key; GET /tasks/{task_id}/memory lists them";
@@ -99,26 +99,27 @@ impl Agent {
         self.set_working_memory(task_id, MemoryWrite { key, value: Value::Null }).await
     }
 
-    /// Deletes a task with all that only it had, and what was learned from it where that is to go too.
+    /// Deletes a task with all data that only it had, and what was learned from it if `with_knowledge` is set.
     pub async fn delete(&self, task_id: &TaskId, with_knowledge: bool) -> Result<(), AgentError> {
         let tasks_kept = self.transfers.lock_tasks().await?;
         let recorder = {
-            // While one looks nobody begins a turn.
+            // While the registry is locked, no turn can begin.
             let _turns = self.registry.lock();
             let channel = self.event_logs.open_existing(task_id)?.ok_or(AgentError::UnknownTask)?;
-            // As a turn takes it: no other turn can begin while the task is being deleted.
+            // Claims the task like a turn: no other turn can begin while it is being deleted.
             channel.begin_turn(TurnId::new()).map_err(|_| AgentError::Busy)?
         };
         let outputs = self.services.outputs.spilled_calls().await?;
         let deletion = TaskDeletion { with_knowledge, outputs };
         let (brain, channels, running) = (self.brain.clone(), self.event_logs.clone(), self.registry.clone());
         let task_id = task_id.clone();
-        // Goes on by itself, also if the caller is gone: nobody may have the channel before the task is gone.
+        // Runs in a task of its own, even if the caller is gone: nobody may open the event log before the task
+        // is deleted.
         let deleting = self.tracker.spawn(async move {
             let task = recorder.event_log().task();
             brain.write(move |rows| rows.delete_task(task, &deletion)).await?;
             recorder.clear_published();
-            // From here on the name belongs to whoever takes it next.
+            // From here on the task id can be used anew.
             let _turns = running.lock();
             channels.remove(&task_id);
             drop(recorder);
@@ -130,17 +131,17 @@ impl Agent {
         Ok(())
     }
 
-    /// What waits for a person, over all tasks.
+    /// The pending HITL requests of all tasks.
     pub async fn pending_requests(&self) -> Result<Vec<PendingRequest>, AgentError> {
         self.read(Brain::pending).await
     }
 
-    /// What a person has allowed for good.
+    /// The user's grants.
     pub async fn grants(&self) -> Result<Vec<Grant>, AgentError> {
         self.read(Brain::grants).await
     }
 
-    /// Takes a grant back; whether there was one.
+    /// Revokes a grant. Returns whether it existed.
     pub async fn revoke(&self, id: GrantId) -> Result<bool, AgentError> {
         Ok(self.brain.write(move |rows| rows.delete_grant(id)).await?)
     }

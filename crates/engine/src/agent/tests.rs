@@ -1,4 +1,4 @@
-//! Whole turns, as a client sees them and as the provider is asked, over both protocols.
+//! Whole turns, as clients see them and as the provider receives them, over every protocol.
 
 use std::sync::atomic::Ordering;
 
@@ -28,12 +28,12 @@ fn tokens(input: u64, output: u64) -> Usage {
     }
 }
 
-/// The results that the last request carries, as the provider's ids, texts and error marks.
+/// The results in the last request: text and whether it is an error.
 fn results(rig: &AgentHarness) -> Vec<(String, bool)> {
     let request = rig.last_request();
     let said = ["messages", "input", "contents"].into_iter().find_map(|name| request.body[name].as_array());
     let messages = said.unwrap();
-    // Where a protocol has no mark for errors, each result counts as one.
+    // If a protocol has no error flag, each result counts as an error.
     let texts = |is_result: fn(&Value) -> bool, text: &str| {
         let results = messages.iter().rev().take_while(|message| is_result(message));
         let mut all: Vec<_> =
@@ -99,7 +99,7 @@ async fn parallel_calls_run_at_once_and_are_answered_in_their_order() {
             Reply::from_text("all three"),
         ]);
         let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
-        // The second is done while the first and the third still run.
+        // The second call ends while the first and the third are still running.
         gated.wait_for_runs(2).await;
         let mut events = read_until(&mut reader, |event| event.kind == "tool_result").await;
         assert_eq!(events.last().unwrap().data["tool"], "list_files");
@@ -124,7 +124,8 @@ async fn eight_calls_of_an_answer_run_at_once_and_the_others_begin_as_those_end(
     gated.may_end.add_permits(1);
     let mut events = read_until(&mut reader, |event| event.kind == "tool_result").await;
     gated.wait_for_runs(9).await;
-    // A call that has not begun is not told of: after a crash nobody takes it for one that may have run.
+    // A call that has not begun is not announced: after a crash it cannot be mistaken for one that may have
+    // run.
     let begun = |events: &[SseEvent]| events.iter().filter(|event| event.kind == "tool_call").count();
     assert!((8..=9).contains(&begun(&events)), "{events:#?}");
     gated.may_end.add_permits(19);
@@ -168,7 +169,7 @@ async fn calls_that_cannot_run_tell_the_model_why_and_the_turn_goes_on() {
             ),
             (Reply::new().truncated_tool_use("gated", "[]").stop(Stop::ToolUse), "was not a JSON object"),
             (Reply::new().truncated_tool_use("gated", "{\"a\": ").stop(Stop::MaxTokens), "not run"),
-            // Whole by chance: still nobody knows whether the model was done with it.
+            // Complete by chance: it is still unknown whether the model had finished it.
             (Reply::new().tool_use("gated", json!({})).stop(Stop::MaxTokens), "cut off inside this call"),
         ] {
             let gated = GatedTool::new(true);
@@ -235,7 +236,7 @@ async fn an_answer_of_nothing_leaves_a_history_that_the_provider_takes() {
     for wire in WIRES {
         let rig = AgentHarness::new(wire).await;
         let look = || Reply::new().tool_use("list_files", json!({"path": "."}));
-        // After a step it says that nothing is left to do.
+        // After an earlier step, an empty answer means that nothing is left to do.
         rig.provider.enqueue_all([
             look(),
             Reply::new(),
@@ -264,7 +265,7 @@ async fn one_turn_runs_per_task_and_tasks_run_side_by_side() {
     gate.release();
     let events = read_all(reader).await;
     assert_eq!(final_text(&events), "slow");
-    // Free from the moment that its end is seen.
+    // The task is free as soon as the end of its turn is visible.
     assert_eq!(final_text(&rig.send("four").await), "four");
 }
 
@@ -439,7 +440,7 @@ async fn a_turn_begins_while_every_other_read_of_the_brain_is_slow() {
     let all = u32::try_from(holds.len()).unwrap();
     drop(with_deadline(begun.acquire_many(all)).await.unwrap());
     rig.begin(json!({"task_id": "t", "message": "hello"})).await.unwrap();
-    // Searches and lists end only now.
+    // Only now can searches and lists end.
     drop(holds);
 }
 
@@ -451,7 +452,7 @@ async fn a_turn_whose_media_find_no_memory_waits_for_it() {
     let image = json!({"type": "image", "media_type": "image/png", "data": "AAAA".repeat(100 << 10)});
     let look = json!({"task_id": "t", "message": "look", "media": [image]});
     let reader = rig.begin(look).await.unwrap();
-    // Longer than it is waited for at one go.
+    // Longer than a single wait for memory lasts.
     tokio::time::pause();
     tokio::time::sleep(Duration::from_mins(2)).await;
     tokio::time::resume();

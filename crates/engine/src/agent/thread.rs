@@ -1,7 +1,7 @@
 //! A task's conversation and the state of its turn, folded from the journal. Pure: no clock, no store.
 //!
-//! Whatever happened to earlier turns, what the fold gives is a valid conversation: every call is followed by
-//! its result, one that was never run by a result that says so.
+//! Whatever happened to earlier turns, the fold gives a valid conversation: every call is followed by its
+//! result, and a call that was never run by a result that says so.
 
 use std::ops::RangeInclusive;
 
@@ -21,54 +21,54 @@ use crate::tools::{HumanAnswer, RUN_AGENT};
 /// What a turn does next.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum NextAction {
-    /// Ask the model.
+    /// Call the model.
     CallModel,
-    /// See to the calls of the last answer that have no result.
+    /// Handle the calls of the last answer that have no result.
     RunTools(Vec<OpenCall>),
-    /// Wait for a person.
+    /// Wait for the user.
     AwaitHuman(PendingHitl),
-    /// End well.
+    /// Complete the turn.
     Complete(StopReason),
 }
 
-/// A call without a result that waits for nobody.
+/// A call without a result that is not waiting for the user.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct OpenCall {
     /// The call.
     pub(crate) call: ToolUse,
-    /// How far it has come.
+    /// Its progress.
     pub(crate) stage: OpenStage,
-    /// Whether clients have seen it.
+    /// Whether it was sent to clients.
     pub(crate) sent: bool,
-    /// What its tool asked and was answered.
+    /// The questions that its tool asked, with the answers.
     pub(crate) answers: Vec<HumanAnswer>,
 }
 
-/// How far a call has come.
+/// The progress of a call without a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenStage {
-    /// Nobody has looked at it.
+    /// It has not been handled yet.
     New,
-    /// It may run, or run on: a person has given leave or answered.
+    /// It may run or continue: the user has approved it or answered.
     Ready,
-    /// Its intent is on record: it may have run.
+    /// Its intent is recorded, so it may have run.
     Running,
 }
 
-/// A request for a person.
+/// A pending request for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PendingHitl {
-    /// The request.
+    /// The id of the request.
     pub(crate) request_id: HitlId,
-    /// The call for which it is made.
+    /// The call it belongs to.
     pub(crate) call_id: CallId,
-    /// What is wanted.
+    /// The kind of answer it needs.
     pub(crate) kind: HitlKind,
     /// The text to show.
     pub(crate) question: String,
     /// Answers to choose from.
     pub(crate) options: Option<Vec<String>>,
-    /// The call that runs the sub-agent whose call it is; none if it is the turn's own.
+    /// The call that runs the sub-agent which made the call; `None` if it is the turn's own.
     pub(crate) owner: Option<CallId>,
 }
 
@@ -77,9 +77,9 @@ pub(crate) struct PendingHitl {
 pub(crate) struct Thread {
     branch: Branch,
     calls: Vec<CallState>,
-    /// Who waits for a person, in their order. The first one is shown.
+    /// The pending requests in order. The first one is shown to the user.
     pending_hitl: Vec<PendingHitl>,
-    /// What the user said since the model was asked last.
+    /// What the user has sent since the last model call.
     steered: Vec<(MessageId, String)>,
     turn: Turn,
 }
@@ -91,9 +91,9 @@ struct CallState {
     sent: bool,
     answers: Vec<HumanAnswer>,
     remarks: Vec<Content>,
-    /// How often it was made with its result.
+    /// How often the call was made with the same result.
     repeat_count: RepeatCount,
-    /// The conversation of the sub-agent that it runs.
+    /// The conversation of the sub-agent that the call runs.
     sub_agent: Option<Box<Thread>>,
 }
 
@@ -104,13 +104,13 @@ enum Stage {
     Done(ToolOutcome),
 }
 
-/// A journal that does not begin a turn before it goes on with it.
+/// A journal in which a turn does not begin with its opening step.
 #[derive(Debug, thiserror::Error)]
 #[error("the journal of turn {0} does not begin with its opening")]
 pub(crate) struct MissingOpening(pub(super) TurnId);
 
 impl Thread {
-    /// The conversation of a journal, up to where that ends; none where it has none.
+    /// Folds a journal up to its end; `None` if it contains no conversation.
     pub(super) fn from_journal(steps: Vec<StoredStep>) -> Result<Option<Self>, MissingOpening> {
         let mut folding = JournalFold::new(Branch::retaining_all());
         steps.into_iter().try_for_each(|stored| folding.apply(stored)).map_err(|error| match error {
@@ -120,13 +120,13 @@ impl Thread {
         Ok(folding.thread)
     }
 
-    /// The thread once a turn is opened, on the branch `before` it. `stamps` are the `ts` of the events that open it.
+    /// Opens a turn on `branch`. `stamps` are the `ts` of the events that open it.
     pub(crate) fn open(mut branch: Branch, opened: Opened, stamps: RangeInclusive<i64>) -> Self {
         let (events_from, ts) = stamps.into_inner();
         let Opened { message_id, notes, message, media, options, base } = opened;
         branch.rewind_to(base);
         if base.is_retry() {
-            // What was taught since stands beside what is answered anew.
+            // New corrections are added to the question that is answered again.
             for note in &notes {
                 branch.append_to_last(note);
             }
@@ -141,33 +141,34 @@ impl Thread {
         Self { branch, calls: Vec::new(), pending_hitl: Vec::new(), steered: Vec::new(), turn }
     }
 
-    /// What remains of the conversation when its turn is over.
+    /// Ends the turn and returns the conversation.
     pub(super) fn into_branch(mut self) -> Branch {
         self.close_step();
         self.branch
     }
 
-    /// The conversation, as a model is sent it. Valid whenever [`Thread::next_action`] says [`NextAction::CallModel`].
+    /// The messages as they are sent to a model. Valid whenever [`Thread::next_action`] returns
+    /// [`NextAction::CallModel`].
     pub(crate) fn messages(&self) -> &[Message] {
         self.branch.messages()
     }
 
-    /// The conversation and where its messages came from.
+    /// The conversation with the origin of its messages.
     pub(crate) fn branch(&self) -> &Branch {
         &self.branch
     }
 
-    /// The turn that runs.
+    /// The current turn.
     pub(crate) fn turn(&self) -> &Turn {
         &self.turn
     }
 
-    /// What waits for a person, in its order. The first one is shown to them.
+    /// The pending requests in order. The first one is shown to the user.
     pub(crate) fn pending_hitl(&self) -> &[PendingHitl] {
         &self.pending_hitl
     }
 
-    /// A call of the last answer, or of the last answer of a sub-agent.
+    /// Finds a call of the last answer, or of the last answer of a sub-agent.
     pub(crate) fn call(&self, call_id: CallId) -> Option<&ToolUse> {
         self.calls.iter().find_map(|state| {
             let own = (state.call.call_id == call_id).then_some(&state.call);
@@ -181,13 +182,13 @@ impl Thread {
         state.sub_agent.as_deref()
     }
 
-    /// The calls whose sub-agents are at work.
+    /// The calls whose sub-agents are running, with their conversations.
     pub(crate) fn active_sub_agents(&self) -> impl Iterator<Item = (&ToolUse, &Self)> {
         let at_work = self.calls.iter().filter(|state| matches!(state.stage, Stage::Open(_)));
         at_work.filter_map(|state| Some((&state.call, state.sub_agent.as_deref()?)))
     }
 
-    /// The calls that clients have seen and whose result they have not.
+    /// The calls that clients have received without their result.
     pub(crate) fn sent_open_calls(&self) -> impl Iterator<Item = &ToolUse> {
         self.calls
             .iter()
@@ -195,16 +196,17 @@ impl Thread {
             .map(|state| &state.call)
     }
 
-    /// How many model calls the turn may still make.
+    /// The number of model calls that the turn may still make.
     pub(crate) fn model_calls_left(&self) -> u64 {
         let made = self.turn.answers + self.turn.sub_agent_answers;
         self.turn.options.max_turns.saturating_add(self.turn.extra_calls).saturating_sub(made)
     }
 
-    /// What the turn does next.
+    /// Returns what the turn does next.
     pub(crate) fn next_action(&self) -> NextAction {
         let open: Vec<OpenCall> = self.calls.iter().filter_map(CallState::to_open_call).collect();
-        // A sub-agent does not work while a person is waited for: their answer would fall into its model step.
+        // No sub-agent runs while a request is pending: the answer would arrive in the middle of its model
+        // step.
         let only_agents = open.iter().all(|open| open.call.name == RUN_AGENT);
         match self.pending_hitl.first() {
             Some(asked) if only_agents => return NextAction::AwaitHuman(asked.clone()),
@@ -229,13 +231,13 @@ impl Thread {
         NextAction::CallModel
     }
 
-    /// Takes in a step after the opening that is now on record.
+    /// Applies a committed step that follows the opening.
     pub(crate) fn apply(&mut self, step: Step, ts: i64) {
         if step.is_progress() {
             self.turn.last_step_ts = ts;
         }
         match step {
-            // An opening makes a thread of its own.
+            // An opening creates a new thread.
             Step::Opened(_) | Step::Unknown => {}
             Step::Answered { message_id, model, answer, cost_usd, capped } => {
                 self.turn.totals.add(&model, answer.usage, cost_usd, true);
@@ -264,7 +266,7 @@ impl Thread {
             Step::Delegated { call_id, did } => self.apply_delegated(call_id, *did, ts),
             Step::Steered { message_id, message } => {
                 self.steered.push((message_id, message));
-                // The model has answered and would not be asked again: now it will be.
+                // The model has answered and would not be called again: close the step, so that it will be.
                 let answered = matches!(self.messages().last(), Some(Message::Assistant { .. }));
                 if self.calls.is_empty() && (answered || self.turn.is_looping) {
                     self.close_step();
@@ -315,7 +317,7 @@ impl Thread {
         let message = Message::Assistant { model, blocks: answer.blocks.clone() };
         self.branch.push(message, MessageOrigin::Answer { message_id });
         if measured.input > 0 && !measured.estimated {
-            // Reasoning is not always sent back, and where it is it is sealed and short.
+            // Reasoning is not always sent back, and if it is, it is sealed and short.
             self.branch.record_measured(measured.input + measured.output.saturating_sub(measured.reasoning));
         }
         self.turn.last_answer = Some((message_id, answer));
@@ -324,7 +326,7 @@ impl Thread {
         }
     }
 
-    /// A sub-agent got on. What concerns the turn as a whole is noted here too.
+    /// Applies a step of a sub-agent, and records here what concerns the turn as a whole.
     fn apply_delegated(&mut self, call_id: CallId, step: Step, ts: i64) {
         match &step {
             Step::Answered { model, answer, cost_usd, .. } => {
@@ -366,7 +368,7 @@ impl Thread {
         });
     }
 
-    /// A call came to its end.
+    /// Applies the result of a call.
     fn apply_result(&mut self, call_id: CallId, outcome: ToolOutcome) {
         let Some(state) = self.calls.iter_mut().find(|state| state.call.call_id == call_id) else { return };
         state.repeat_count = self.turn.loop_detector.record(&state.call, &outcome);
@@ -394,8 +396,8 @@ impl Thread {
         }
     }
 
-    /// Closes a step of the conversation: the calls of the last answer become the message that answers them, and
-    /// what the user said meanwhile follows.
+    /// Closes a step of the conversation: the results of the last answer's calls become the next message,
+    /// followed by the user's steering messages.
     fn close_step(&mut self) {
         self.pending_hitl.clear();
         let replies: Vec<_> = self.calls.drain(..).map(CallState::into_reply).collect();
@@ -403,11 +405,11 @@ impl Thread {
             self.branch.push(Message::Results(replies), MessageOrigin::Results);
         }
         if !self.steered.is_empty() && self.model_calls_left() == 0 {
-            // What the user said is heard, also where the cap is reached.
+            // A steering message is answered even if the call limit is reached.
             self.turn.extra_calls += 1;
         }
         if !self.steered.is_empty() {
-            // What the user said may be the way out.
+            // A steering message may break the loop.
             (self.turn.loop_detector, self.turn.is_looping) = (LoopDetector::default(), false);
         }
         for (message_id, text) in self.steered.drain(..) {
@@ -433,7 +435,7 @@ impl CallState {
 
     fn to_open_call(&self) -> Option<OpenCall> {
         let Stage::Open(stage) = self.stage else { return None };
-        // A sub-agent that waits for a person does nothing until they have answered.
+        // A sub-agent that waits for the user does nothing until they have answered.
         if self.sub_agent.as_ref().is_some_and(|sub| matches!(sub.next_action(), NextAction::AwaitHuman(_))) {
             return None;
         }
@@ -445,7 +447,7 @@ impl CallState {
             Stage::Done(ToolOutcome { error: Some(error), .. }) => (error, true),
             Stage::Done(ToolOutcome { output, error: None, .. }) => (output, false),
             Stage::Open(OpenStage::Running) => (OUTCOME_UNKNOWN.to_owned(), true),
-            // A tool that had asked had begun, and stopped at its question.
+            // The tool had started and stopped at its question.
             Stage::Open(_) | Stage::AwaitingHuman if self.sent => (STOPPED_AT_QUESTION.to_owned(), true),
             Stage::Open(_) | Stage::AwaitingHuman => (NEVER_RUN.to_owned(), true),
         };
@@ -457,16 +459,16 @@ impl CallState {
     }
 }
 
-/// What the model is told of a call that was begun and whose result nobody saw.
+/// The result of a call that was started and whose outcome nobody saw.
 pub(crate) const OUTCOME_UNKNOWN: &str = "The outcome of this call is unknown: it was cut off after it had begun. \
                                           It may have taken effect. Check before you call it again.";
 const NEVER_RUN: &str = "This call was not run: the turn ended before.";
 const STOPPED_AT_QUESTION: &str =
     "This call was not finished: the turn ended before the person had answered it.";
 
-/// Folds a journal, step by step.
+/// Folds a journal step by step.
 pub(super) struct JournalFold {
-    /// The branch before its first turn.
+    /// The branch before the first turn.
     base: Option<Branch>,
     pub(super) thread: Option<Thread>,
 }
@@ -474,21 +476,21 @@ pub(super) struct JournalFold {
 /// Why a journal cannot be folded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FoldError {
-    /// It makes no sense.
+    /// The journal is invalid.
     #[error(transparent)]
     MissingOpening(#[from] MissingOpening),
-    /// A turn goes on from a message that is not in memory.
+    /// A turn continues from a message that is not in memory.
     #[error("turn {0} goes on from a message that is not in memory")]
     BaseNotInMemory(TurnId),
 }
 
 impl JournalFold {
-    /// Of a journal that goes on from a branch.
+    /// Folds a journal that continues from a branch.
     pub(super) fn new(before: Branch) -> Self {
         Self { base: Some(before), thread: None }
     }
 
-    /// Takes in the next step.
+    /// Applies the next step.
     pub(super) fn apply(&mut self, stored: StoredStep) -> Result<(), FoldError> {
         let StoredStep { turn_id, opened_ts, ts, step, .. } = stored;
         match (step, &mut self.thread) {
@@ -507,7 +509,7 @@ impl JournalFold {
         Ok(())
     }
 
-    /// What remains of the conversation when its last turn is over.
+    /// Returns the conversation after its last turn.
     pub(super) fn into_branch(self) -> Branch {
         self.thread.map(Thread::into_branch).or(self.base).unwrap_or_default()
     }

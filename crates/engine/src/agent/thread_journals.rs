@@ -1,4 +1,4 @@
-//! Random journals, written by the rules that a turn keeps and by random choices where it has any.
+//! Random journals that obey the rules of a turn, with random choices where a turn has several options.
 
 use contract::{Timestamp, TurnId};
 use proptest::prelude::*;
@@ -8,19 +8,19 @@ use super::*;
 use crate::llm::TokenUsage;
 use crate::store::steps::{Compacted, MemoryWrite, Replacement, TurnBase, TurnOutcome};
 
-/// What decides where a journal has a choice.
+/// The random choices that determine a journal.
 pub(super) fn choices(most: usize) -> impl Strategy<Value = Vec<(u8, u8)>> {
     prop::collection::vec(any::<(u8, u8)>(), 1..most)
 }
 
-/// A journal that is being written.
+/// A journal that is being built.
 #[derive(Default)]
 pub(super) struct Journal {
     steps: Vec<StoredStep>,
     turn: Option<TurnId>,
 }
 
-/// A shortening that takes out so many messages.
+/// A compaction that covers the first `covers` messages.
 pub(super) fn compacted(covers: usize) -> Compacted {
     Compacted {
         covers: u64::try_from(covers).unwrap(),
@@ -43,7 +43,7 @@ impl Journal {
         journal.steps
     }
 
-    /// One in which conversations are shortened, and working memory is written.
+    /// A journal with compactions and writes to working memory.
     pub(super) fn compacted(choices: &[(u8, u8)]) -> Vec<StoredStep> {
         let mut journal = Self::default();
         for (what, which) in choices {
@@ -68,7 +68,7 @@ impl Journal {
                         .unwrap_or(0)
                         + 1
                 };
-                // What is left out stays out.
+                // What is omitted stays omitted.
                 let covered = fold(&journal.steps).branch().compacted_count();
                 journal.push(Step::Compacted(compacted(messages.saturating_sub(kept).max(covered))));
             }
@@ -79,7 +79,7 @@ impl Journal {
     fn push_random_step(&mut self, what: u8, which: usize) {
         let next = self.turn.map(|_| model::next_action(&self.steps));
         match (what % 16, next) {
-            // A turn may be left as it stands, as one that the brain could not be written for.
+            // A turn may be left unfinished, as if the brain could not be written for it.
             (0, _) | (_, None) => self.open_turn(which),
             (1, _) => self.end(TurnOutcome::Errored { failure: failure() }),
             (2, next) => {
@@ -120,7 +120,7 @@ impl Journal {
         self.push(Step::Opened(Opened { base, ..opened }));
     }
 
-    /// Something happens to one of the calls that have no result.
+    /// Advances one of the calls that have no result.
     fn advance_call(&mut self, what: u8, which: usize) {
         let calls = model::open_calls(&self.steps);
         let (call, now) = &calls[which % calls.len()];
@@ -161,7 +161,7 @@ impl Journal {
     }
 }
 
-/// One of the messages that are as `wanted`.
+/// Picks one of the messages that satisfy `wanted`.
 fn pick(entries: &[Entry], which: usize, wanted: impl Fn(&Entry) -> bool) -> Option<MessageId> {
     let ids: Vec<MessageId> =
         entries.iter().filter(|entry| wanted(entry)).filter_map(|entry| entry.message_id).collect();

@@ -1,10 +1,11 @@
-//! Reads a task's conversation from the brain.
+//! Loads a task's conversation from the brain.
 //!
-//! A journal holds all that a task ever was, and a turn needs what its model is sent. So the journal is folded as it is
-//! read, and what a compaction has replaced is let go of on the way ([`Branch`]). Where much was read for little, the
-//! result is kept as a **checkpoint**, from which the next turn goes on. The journal is only ever added to, so a
-//! checkpoint stays right whichever version of the engine adds to it; a turn that goes back to where it does not reach
-//! has the journal read from its beginning.
+//! A journal holds everything that ever happened in a task, but a turn needs only what its model is sent. So
+//! the journal is folded while it is read, and what a compaction has replaced is evicted on the way
+//! ([`Branch`]). If much was read for a small result, that is saved as a **checkpoint** from which the next
+//! turn continues. The journal is append-only, so a checkpoint stays valid whichever version of the engine
+//! appends to it; for a turn that goes back further than the checkpoint, the journal is read from its
+//! beginning.
 
 use contract::TurnId;
 
@@ -14,30 +15,31 @@ use crate::llm::estimate;
 use crate::store::steps::TurnBase;
 use crate::store::{Brain, Checkpoint, StoredStep, TaskRow};
 
-/// The form of checkpoints. What another version of the engine kept in another form is not read.
+/// The format of checkpoints. A checkpoint that another version of the engine saved in another format is not
+/// read.
 const CHECKPOINT_FORMAT: i64 = 1;
-/// From how many bytes on a checkpoint is kept, and how many times as much must have been read as it has.
+/// The fewest bytes read for which a checkpoint is saved, and the minimum ratio of bytes read to its size.
 const CHECKPOINT_THRESHOLD: (usize, usize) = (1024 * 1024, 2);
-/// About how many bytes a token is in a checkpoint.
+/// The approximate bytes per token in a checkpoint.
 const BYTES_PER_TOKEN: u64 = 5;
 
-/// Why a conversation could not be read.
+/// Why a conversation could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LoadError {
     /// The brain could not be read.
     #[error(transparent)]
     Read(#[from] rusqlite::Error),
-    /// The journal makes no sense.
+    /// The journal is invalid.
     #[error(transparent)]
     MissingOpening(#[from] MissingOpening),
 }
 
-/// How a task's journal was read.
+/// A journal that was read, with statistics.
 struct FoldedJournal {
     folding: JournalFold,
-    /// The last step, and its turn.
+    /// The last step and its turn.
     last: Option<(i64, TurnId)>,
-    /// How many bytes were read.
+    /// The number of bytes read.
     bytes: usize,
 }
 
@@ -45,18 +47,18 @@ struct FoldedJournal {
 enum ReadFrom {
     Checkpoint(Box<Branch>, Checkpoint),
     Beginning,
-    /// The same, and all is held in memory.
+    /// At the beginning, holding everything in memory.
     BeginningRetainingAll,
 }
 
-/// Reads the conversation of `task` up to where `turn_id` stands. Blocks.
+/// Loads the conversation of `task`, whose last turn must be `turn_id`. Blocks.
 pub(crate) fn load(brain: &Brain, task: TaskRow, turn_id: TurnId) -> Result<Thread, LoadError> {
     let FoldedJournal { folding, last, .. } = read_journal(brain, task)?;
     let thread = folding.thread.filter(|_| last.is_some_and(|(_, last)| last == turn_id));
     thread.ok_or_else(|| MissingOpening(turn_id).into())
 }
 
-/// What remains of the conversation of `task` once its last turn is over, for a turn that goes on from `base`. Blocks.
+/// Loads the conversation of `task` after its last turn, for a turn that continues from `base`. Blocks.
 pub(crate) fn load_branch(brain: &Brain, task: TaskRow, base: TurnBase) -> Result<Branch, LoadError> {
     let FoldedJournal { folding, last, bytes } = read_journal(brain, task)?;
     let branch = folding.into_branch();
@@ -71,7 +73,7 @@ pub(crate) fn load_branch(brain: &Brain, task: TaskRow, base: TurnBase) -> Resul
         .unwrap_or_default())
 }
 
-/// Reads the journal from a checkpoint on, or from its beginning where none reaches far enough.
+/// Reads the journal from a checkpoint, or from its beginning if no checkpoint reaches far enough.
 fn read_journal(brain: &Brain, task: TaskRow) -> Result<FoldedJournal, LoadError> {
     let checkpoint = brain.checkpoint(task, CHECKPOINT_FORMAT)?;
     let known = checkpoint.and_then(|checkpoint| {
@@ -92,7 +94,7 @@ fn read_journal(brain: &Brain, task: TaskRow) -> Result<FoldedJournal, LoadError
     Ok(whole.unwrap_or(FoldedJournal { folding: JournalFold::new(Branch::default()), last: None, bytes: 0 }))
 }
 
-/// Folds the journal; none where a turn of it goes back to what is not in memory.
+/// Folds the journal; `None` if one of its turns goes back to a message that is not in memory.
 fn fold_from(brain: &Brain, task: TaskRow, from: ReadFrom) -> Result<Option<FoldedJournal>, LoadError> {
     let (before, last, mut bytes) = match from {
         ReadFrom::Checkpoint(branch, checkpoint) => {
@@ -116,7 +118,7 @@ fn fold_from(brain: &Brain, task: TaskRow, from: ReadFrom) -> Result<Option<Fold
     }
 }
 
-/// Keeps a checkpoint, where that is worth it.
+/// Saves a checkpoint if that is worthwhile.
 fn save_checkpoint(brain: &Brain, task: TaskRow, step: i64, branch: &Branch, read: usize) {
     let (least, times) = CHECKPOINT_THRESHOLD;
     let is_worthwhile = |bytes: usize| read >= least && bytes.saturating_mul(times) <= read;

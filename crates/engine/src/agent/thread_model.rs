@@ -1,5 +1,5 @@
-//! What the fold should give, told from whole turns: each is looked at from its opening to its end, and each
-//! call with all that happened to it.
+//! The reference model of the fold. It derives the expected conversation from whole turns: each turn from its
+//! opening to its end, and each call with all steps that concern it.
 
 use super::*;
 use crate::store::steps::TurnBase;
@@ -8,14 +8,14 @@ use crate::store::steps::TurnBase;
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) message_id: Option<MessageId>,
-    /// Whether the user said it.
+    /// Whether it came from the user.
     from_user: bool,
     /// Whether it opened a turn.
     pub(super) opens_turn: bool,
     message: Message,
 }
 
-/// Where a call stands.
+/// The stage of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallStage {
     New,
@@ -35,7 +35,7 @@ pub(super) struct CallRecord<'a> {
 }
 
 impl<'a> CallRecord<'a> {
-    /// Told from the steps after its answer.
+    /// Derives the record from the steps after the call's answer.
     fn from_steps(call: &ToolUse, steps: &[&'a Step]) -> Self {
         let is_its = |id: &CallId| *id == call.call_id;
         let requests: Vec<(HitlId, HitlKind)> = steps
@@ -78,7 +78,7 @@ impl<'a> CallRecord<'a> {
         }
     }
 
-    /// What the model is told of it once the turn is over.
+    /// The result that the model receives once the turn is over.
     fn into_reply(self, call: &ToolUse) -> ToolReply {
         let failed = |text: &str| (text.to_owned(), true);
         let (text, is_error) = match (self.outcome, self.stage) {
@@ -101,7 +101,7 @@ fn turns(journal: &[StoredStep]) -> Vec<Vec<&Step>> {
 /// An answer with its message and its model.
 type Answered<'a> = (MessageId, &'a str, &'a Answer);
 
-/// A turn's answers, each with the steps up to the next one; what comes before the first has none.
+/// A turn's answers, each with the steps up to the next one; the steps before the first have none.
 fn steps_by_answer<'a>(turn: &[&'a Step]) -> Vec<(Option<Answered<'a>>, Vec<&'a Step>)> {
     let mut parts = vec![(None, Vec::new())];
     for step in turn {
@@ -133,10 +133,10 @@ fn agent_entry(message_id: Option<MessageId>, message: Message) -> Entry {
     Entry { message_id, from_user: false, opens_turn: false, message }
 }
 
-/// What a turn says after its opening. Of one that is not `over` what is not settled yet is left out.
+/// The messages of a turn after its opening. If it is not `over`, what is still undecided is left out.
 fn turn_entries(turn: &[&Step], over: bool) -> Vec<Entry> {
     let mut entries = Vec::new();
-    // What the user says while the model is asked comes after its answer.
+    // Steering messages that arrive during a model call follow its answer.
     let mut later: Vec<Entry> = Vec::new();
     for (answered, steps) in steps_by_answer(turn) {
         let Some((message_id, model, answer)) = answered else {
@@ -146,12 +146,12 @@ fn turn_entries(turn: &[&Step], over: bool) -> Vec<Entry> {
         let message = Message::Assistant { model: model.to_owned(), blocks: answer.blocks.clone() };
         entries.push(agent_entry(Some(message_id), message));
         let calls: Vec<&ToolUse> = answer.calls().collect();
-        // Up to where the step goes: what is said from there on belongs to the next one.
+        // The end of the conversation step; messages after it belong to the next one.
         let done = |end: usize| {
             calls.iter().all(|call| CallRecord::from_steps(call, &steps[..end]).outcome.is_some())
         };
         let end = match calls.is_empty() {
-            // An answer that would be the last one is followed by the first word that comes after it.
+            // An answer that would be the last one is followed by the first steering message after it.
             true if later.is_empty() => {
                 let first = steps.iter().position(|step| matches!(step, Step::Steered { .. }));
                 first.map_or(steps.len(), |at| at + 1)
@@ -206,12 +206,12 @@ fn replay(journal: &[StoredStep], all_over: bool) -> Vec<Entry> {
     entries
 }
 
-/// The messages with where they came from, once all turns are over.
+/// The messages with their origins, once all turns are over.
 pub(super) fn entries(journal: &[StoredStep]) -> Vec<Entry> {
     replay(journal, true)
 }
 
-/// The conversation as the model is sent it.
+/// The messages as they are sent to a model.
 pub(super) fn messages(journal: &[StoredStep]) -> Vec<Message> {
     replay(journal, false).into_iter().map(|entry| entry.message).collect()
 }
@@ -224,7 +224,7 @@ pub(super) fn open_calls(journal: &[StoredStep]) -> Vec<(&ToolUse, CallRecord<'_
     calls.filter(|(_, now)| now.stage != CallStage::Done).collect()
 }
 
-/// What comes next.
+/// The expected next action.
 pub(super) fn next_action(journal: &[StoredStep]) -> NextAction {
     let calls = open_calls(journal);
     let open = |(call, now): &(&ToolUse, CallRecord<'_>)| {
@@ -264,7 +264,7 @@ pub(super) fn next_action(journal: &[StoredStep]) -> NextAction {
     let answers = turn.iter().filter(|step| matches!(step, Step::Answered { .. })).count();
     match messages(journal).last() {
         Some(Message::Assistant { .. }) => NextAction::Complete(StopReason::EndTurn),
-        // Whatever the user says is heard, also where the cap is reached.
+        // A steering message is answered even if the call limit is reached.
         Some(Message::User { .. }) => NextAction::CallModel,
         _ if answers >= 3 => NextAction::Complete(StopReason::MaxTurns),
         _ => NextAction::CallModel,

@@ -1,5 +1,5 @@
-//! The fold over random journals, cut at every step: whatever came before, what a model would be sent is a valid
-//! conversation, and what the turn does next is right.
+//! The fold over random journals, cut at every step: whatever came before, the resulting messages are a valid
+//! conversation, and the turn's next action is right.
 
 use std::collections::BTreeSet;
 
@@ -45,7 +45,7 @@ fn answer(calls: usize) -> Answer {
     let mut blocks = vec![Block::Text { text: "so far".into(), signature: None }];
     blocks.extend((0..calls).map(|_| {
         let call_id = CallId::new();
-        // No two are the same: repetitions are looked at by `repeats`.
+        // No two calls are the same: repetitions are tested in `loop_detector`.
         let (provider_id, name, input) =
             (format!("p-{call_id}"), "tool".to_owned(), json!({"call": call_id}));
         Block::ToolUse(ToolUse { call_id, provider_id, name, input, signature: None, broken: None })
@@ -61,7 +61,7 @@ fn answered(answer: Answer) -> Step {
     Step::Answered { message_id: MessageId::new(), model: "m".into(), answer, cost_usd: None, capped: false }
 }
 
-/// Whether a provider would take these messages as the conversation to answer.
+/// Checks whether a provider would accept these messages as a conversation to answer.
 fn check_conversation(messages: &[Message]) -> Result<(), String> {
     if !matches!(messages.first(), Some(Message::User { .. })) {
         return Err("it must begin with the user".into());
@@ -100,14 +100,14 @@ fn fold(journal: &[StoredStep]) -> Thread {
     Thread::from_journal(journal.to_vec()).unwrap().unwrap()
 }
 
-/// Folds a journal that goes on from a branch.
+/// Folds a journal that continues from a branch.
 fn fold_from(before: Branch, journal: &[StoredStep]) -> Result<JournalFold, FoldError> {
     let mut folding = JournalFold::new(before);
     journal.iter().cloned().try_for_each(|stored| folding.apply(stored))?;
     Ok(folding)
 }
 
-/// What a turn that goes on from each message takes out, of those that can be reached.
+/// The rewind effects of a turn from each reachable message.
 fn all_rewind_effects(branch: &Branch, journal: &[StoredStep], reached: &Branch) -> Vec<String> {
     let ids = model::entries(journal).into_iter().filter_map(|entry| entry.message_id);
     let bases = ids.flat_map(|message_id| [TurnBase::Edit { message_id }, TurnBase::Retry { message_id }]);
@@ -140,7 +140,7 @@ proptest! {
         let ends = journal.iter().enumerate().filter(|(_, stored)| matches!(stored.step, Step::Opened(_)));
         for end in ends.map(|(at, _)| at).chain([journal.len()]) {
             let (before, after) = journal.split_at(end);
-            // A turn that goes back behind what is held has the journal read from its beginning.
+            // For a turn that goes back behind the retained messages, the journal is read from its beginning.
             let Ok(folding) = fold_from(Branch::default(), before) else { continue };
             let checkpoint = folding.into_branch().to_checkpoint().unwrap();
             let Ok(folding) = fold_from(Branch::from_checkpoint(&checkpoint).unwrap(), after) else { continue };
@@ -186,7 +186,7 @@ proptest! {
             prop_assert_eq!(next_turn.next_action(), NextAction::CallModel);
             prop_assert_eq!(next_turn.messages(), model::messages(&longer));
             prop_assert_eq!(check_conversation(next_turn.messages()), Ok(()));
-            // What was sent before stays as it was, byte for byte: providers cache it.
+            // What was sent before stays the same, byte for byte: providers cache it.
             prop_assert!(next_turn.messages().starts_with(thread.messages()));
         }
     }
@@ -224,7 +224,7 @@ fn random_journals_have_every_step_and_every_way_to_open_and_to_end() {
     assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>().join(" "), kinds);
 }
 
-/// What kind of step it is, in words.
+/// A name for the kind of the step.
 fn kind(step: &Step) -> String {
     let body = serde_json::to_value(step).unwrap();
     let name = body["step"].as_str().unwrap();
@@ -281,7 +281,7 @@ fn an_earlier_turn_that_ended_with_open_calls_says_what_is_known_of_them() {
         Step::Ended { outcome: TurnOutcome::Errored { failure: failure() } },
     ];
     let journal = journal(TurnId::new(), steps);
-    // Also where the end itself never came to be on record.
+    // Also if the end itself was never recorded.
     for journal in [&journal[..], &journal[..3]] {
         let thread = fold(&with_next_turn(journal));
         let Message::Results(replies) = &thread.messages()[2] else { panic!("{:?}", thread.messages()) };

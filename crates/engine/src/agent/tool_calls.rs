@@ -1,4 +1,4 @@
-//! The tool calls of an answer: who may run, what is on record before it does, and what came of it.
+//! The tool calls of an answer: decides which may run, records them before they run, and commits their results.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -26,33 +26,33 @@ use crate::tools::{
     Delegation, Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep, approval, grants,
 };
 
-/// How many calls of one answer run at once.
+/// The most calls of one answer that run at once.
 const MAX_CONCURRENT_CALLS_PER_ANSWER: usize = 8;
 
-/// What is to be done with a call.
+/// The decision about a call.
 enum CallDecision {
-    /// Run it, for the first time or anew.
+    /// Run it, for the first time or again.
     Run(Arc<dyn Tool>),
-    /// Run the sub-agent that it asks for, or let it go on.
+    /// Run or resume the sub-agent that it requests.
     Delegate(Arc<dyn Tool>, Delegation),
-    /// Ask a person first. They may have allowed it for good when it was another tool.
+    /// Ask the user for approval. There may be a grant for an earlier version of the tool.
     AskPermission(Arc<dyn Tool>, GrantStatus),
     /// Do not run it, for this reason.
     Refuse(String),
 }
 
-/// What a person has allowed of a call for good.
+/// Whether a grant covers a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GrantStatus {
-    /// The call.
+    /// The call is granted.
     Granted,
-    /// Such a call of a tool that has changed since, or of which nobody noted what it was.
+    /// There is a grant, but the tool has changed since, or its identity was not recorded.
     ToolChanged,
-    /// Nothing.
+    /// There is no grant.
     NotGranted,
 }
 
-/// A run of a tool that came to an end or to a question.
+/// A tool run that has ended or has asked a question.
 struct ToolRun {
     call: ToolUse,
     result: Result<ToolStep, ToolError>,
@@ -62,21 +62,21 @@ struct ToolRun {
 /// A call that may run, and its tool.
 type ReadyCall = (OpenCall, Arc<dyn Tool>);
 
-/// A call's place among those of all turns. They are never closed, and a call without a place would still be better than
-/// none.
+/// A permit to run a call, from those of all turns. The semaphore is never closed; if it were, running without
+/// a permit would still be better than not running.
 type CallPermit = Option<OwnedSemaphorePermit>;
 
-/// What calls that run are waited for.
+/// The events that [`ActiveTurn::run_concurrently`] waits for.
 enum CallEvent {
-    /// One ended.
+    /// A call has ended.
     Finished(Option<Box<ToolRun>>),
-    /// There is a place for one more.
+    /// There is a permit for one more call.
     PermitAcquired(CallPermit),
 }
 
 impl ActiveTurn {
-    /// Sees to calls of an answer: those that were under way when the engine stopped, new ones, and those that a
-    /// person has given leave to.
+    /// Handles the calls of an answer: those interrupted when the engine stopped, new ones, and those that the
+    /// user has approved.
     pub(super) async fn run_tools(&mut self, calls: Vec<OpenCall>) -> Result<(), Interrupt> {
         let (mut ready, mut delegations) = (Vec::new(), Vec::new());
         let mut calls = VecDeque::from(calls);
@@ -88,7 +88,7 @@ impl ActiveTurn {
                     let question = self
                         .run_while_handling_commands(approval_question(tool, allowed, open.call.clone()))
                         .await?;
-                    // Meanwhile a person may have allowed this one too, with one beside it.
+                    // Meanwhile the user may have approved this call together with another one.
                     if matches!(self.decide(&open), CallDecision::AskPermission(..)) {
                         self.ask_human(&open.call, HitlKind::Permission, question).await?;
                     } else {
@@ -100,7 +100,7 @@ impl ActiveTurn {
         }
         self.run_concurrently(ready).await?;
         for (open, tool, delegation) in delegations {
-            // One after the other, and none while a person is waited for: see `Thread::next`.
+            // One after another, and none while a request is pending: see `Thread::next_action`.
             if !self.thread.pending_hitl().is_empty() {
                 break;
             }
@@ -111,8 +111,8 @@ impl ActiveTurn {
         Ok(())
     }
 
-    /// Runs calls, several at once. Each is on record as soon as it has its place among the calls of all turns, just
-    /// before it runs: one that waits has not begun if the engine dies. Once the engine stops none begins any more.
+    /// Runs several calls at once. Each is recorded as soon as it has its permit, just before it runs: a call
+    /// that is waiting has not begun if the engine dies. Once the engine is stopping, no further call begins.
     async fn run_concurrently(&mut self, ready: Vec<ReadyCall>) -> Result<(), Interrupt> {
         let means = &self.context.services.clone();
         let task = self.context.recorder.event_log().task();
@@ -166,7 +166,7 @@ impl ActiveTurn {
         if let Some(reason) = &call.broken {
             return CallDecision::Refuse(reason.clone());
         }
-        // An agent has the tools that it was told of, and no others.
+        // An agent may call only the tools that it was offered.
         let offered = self.tool_set().contains(&call.name);
         let tool = self.context.snapshot.toolbox.find(&call.name).filter(|_| offered);
         let toolbox = &self.context.snapshot.toolbox;
@@ -201,7 +201,7 @@ impl ActiveTurn {
             };
         }
         match (stage, tool) {
-            // It may have run, also if the tool is no longer there.
+            // The call may have run, even if the tool no longer exists.
             (OpenStage::Running, tool) => match tool {
                 Some(tool) if tool.idempotent() || fault_injection::active(Mutation::RerunTool) => {
                     CallDecision::Run(tool)
@@ -213,7 +213,7 @@ impl ActiveTurn {
         }
     }
 
-    /// What a person has allowed of such a call for good.
+    /// Returns whether a grant covers such a call.
     fn grant_status(&self, call: &ToolUse, tool: &dyn Tool) -> GrantStatus {
         let task = self.context.recorder.event_log().task();
         let mut granted = match self.context.brain.grants_for_tool(task, &call.name) {
@@ -233,7 +233,7 @@ impl ActiveTurn {
         }
     }
 
-    /// Puts on record that these calls are about to run, before the first of them does.
+    /// Records that these calls are about to run, before the first of them does.
     async fn commit_intents(&mut self, calls: &[ReadyCall]) -> Result<(), WriteError> {
         let (mut record, mut steps, mut events) = (Commit::new(), Vec::new(), Vec::new());
         for (open, tool) in calls.iter().filter(|(open, _)| open.stage != OpenStage::Running) {
@@ -254,7 +254,7 @@ impl ActiveTurn {
         self.commit_all(record, steps, events).await
     }
 
-    /// A call that is not run, or not again.
+    /// Commits an error as the result of a call that is not run, or not run again.
     async fn refuse(&mut self, open: &OpenCall, reason: String) -> Result<(), WriteError> {
         let outcome = ToolOutcome { output: String::new(), error: Some(reason), duration_ms: 0 };
         let mut events: Vec<Event> = (!open.sent).then(|| tool_call_event(&open.call)).into_iter().collect();
@@ -283,7 +283,7 @@ impl ActiveTurn {
         self.commit_result(&call, outcome, memory, knowledge).await
     }
 
-    /// Puts on record what came of a call.
+    /// Commits the result of a call.
     async fn commit_result(
         &mut self,
         call: &ToolUse,
@@ -303,7 +303,7 @@ impl ActiveTurn {
         self.commit_all(record, vec![step], events).await
     }
 
-    /// Where what is saved now came from: from what the conversation, or that of the sub-agent at work, has shown.
+    /// The source of what is saved now, given what this conversation and those of running sub-agents contain.
     fn memory_source(&self) -> Source {
         let conversations =
             std::iter::once(&self.thread).chain(self.thread.active_sub_agents().map(|(_, sub)| sub));
@@ -311,7 +311,7 @@ impl ActiveTurn {
         sources.find(|source| *source != Source::Agent).unwrap_or(Source::Agent)
     }
 
-    /// A person is needed for `call`. Who waits for one already is shown first.
+    /// Asks the user about `call`. A request that is already pending is shown first.
     async fn ask_human(
         &mut self,
         call: &ToolUse,
@@ -331,7 +331,7 @@ impl ActiveTurn {
     }
 }
 
-/// Runs one tool. What goes wrong in it becomes the call's outcome.
+/// Runs one tool. Its failure becomes the result of the call.
 async fn execute_call(
     open: OpenCall,
     tool: Arc<dyn Tool>,
@@ -351,7 +351,7 @@ async fn execute_call(
     ToolRun { call, result, duration_ms }
 }
 
-/// Why a value is not kept.
+/// The error for a value that does not fit into working memory.
 pub(super) fn working_memory_full() -> String {
     format!(
         "working memory holds at most {MAX_WORKING_MEMORY_BYTES} bytes in all, and there is no room for this: keep less, or take out what \
@@ -359,7 +359,7 @@ pub(super) fn working_memory_full() -> String {
     )
 }
 
-/// What a person is asked before a call.
+/// The approval prompt for a call.
 async fn approval_question(tool: Arc<dyn Tool>, allowed: GrantStatus, call: ToolUse) -> Question {
     let plain = approval::default_prompt(&call.name, &call.input);
     let asked = move || {
@@ -375,13 +375,13 @@ async fn approval_question(tool: Arc<dyn Tool>, allowed: GrantStatus, call: Tool
     Question { text: run_blocking(asked).await.unwrap_or(plain), options: None }
 }
 
-/// Runs a tool. One that crashes has failed.
+/// Runs a tool. A panic counts as its failure.
 pub(super) async fn run_tool(tool: &dyn Tool, invocation: Invocation) -> Result<ToolStep, ToolError> {
     let result = AssertUnwindSafe(tool.run(invocation)).catch_unwind().await;
     result.unwrap_or_else(|_| Err(ToolError("the tool crashed".into())))
 }
 
-/// The event that tells of a call.
+/// The event that announces a call.
 pub(super) fn tool_call_event(call: &ToolUse) -> Event {
     Event::ToolCall(ToolCall {
         tool_call_id: call.call_id,
@@ -390,7 +390,7 @@ pub(super) fn tool_call_event(call: &ToolUse) -> Event {
     })
 }
 
-/// The event that tells what came of a call.
+/// The event with the result of a call.
 pub(super) fn tool_result_event(call: &ToolUse, outcome: &ToolOutcome) -> Event {
     Event::ToolResult(ToolResult {
         tool_call_id: call.call_id,

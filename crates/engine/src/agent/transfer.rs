@@ -1,4 +1,4 @@
-//! What the engine remembers, on its way out of it and into it.
+//! Export and import of the engine's memory.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -15,31 +15,31 @@ use super::{Agent, AgentError};
 use crate::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
 use crate::store::{Brain, ExportError, ImportError};
 
-/// How many exports may be under way at once.
+/// The most exports that may run at once.
 const MAX_CONCURRENT_EXPORTS: usize = 2;
-/// How many bytes of a document are handed over at once, and how many such pieces may wait.
+/// The size of a chunk of a document in bytes, and the number of chunks that may be queued.
 const CHUNK_BYTES: usize = 64 * 1024;
 const CHUNK_QUEUE_CAPACITY: usize = 4;
-/// How long a turn waits for an import that is put in force before it is refused.
+/// How long a turn waits for an import that is being applied before it is refused.
 const IMPORT_WAIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a client may take for the next piece. An export that nobody takes would keep the brain's log from being
-/// begun anew, and an import that nobody sends would keep others from theirs.
+/// How long a client may take for the next chunk. A stalled export would keep the brain's write-ahead log from
+/// being reset, and a stalled import would block other imports.
 const STALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may be waited for in all: so long, and a second for so many bytes.
+/// How long a client may take in total: this long, plus one second per so many bytes.
 const TRANSFER_GRACE: Duration = Duration::from_mins(1);
 const MIN_BYTES_PER_SECOND: u64 = 64 * 1024;
-/// How many times as large as in a document a record is in memory, with what is read out of it.
+/// The size of a record in memory relative to the document, including what is parsed from it.
 const RECORD_MEMORY_FACTOR: usize = 3;
-/// How much of a document is read to no purpose after it was refused: a client that is still sending would not see
-/// the answer.
+/// The bytes of a rejected document that are read and discarded: a client that is still sending would not see
+/// the response.
 const MAX_DRAINED_BYTES: usize = 32 * 1024 * 1024;
 
-/// What is under way.
+/// The permits and locks of exports and imports.
 pub(super) struct Transfers {
     export_permits: Arc<Semaphore>,
     import_permits: Arc<Semaphore>,
-    /// Shared by those who begin a turn or delete a task, from before they look a task up until it is on record. An
-    /// import that is put in force has it alone.
+    /// Read-locked when a turn begins or a task is deleted, from before the task is looked up until the commit.
+    /// An import that is being applied holds the write lock.
     tasks_lock: Arc<RwLock<()>>,
 }
 
@@ -55,35 +55,35 @@ impl Default for Transfers {
 }
 
 impl Transfers {
-    /// Keeps the tasks from being taken over while it is held.
+    /// Keeps an import from being applied while the guard is held.
     ///
     /// # Errors
-    /// An import is being put in force, and takes long.
+    /// If an import is being applied and takes too long.
     pub(super) async fn lock_tasks(&self) -> Result<OwnedRwLockReadGuard<()>, AgentError> {
         let kept = timeout(IMPORT_WAIT_TIMEOUT, Arc::clone(&self.tasks_lock).read_owned()).await;
         kept.map_err(|_| AgentError::TooManyTransfers)
     }
 }
 
-/// A document that is being written. The last piece is an error where it could not be written to its end.
+/// A document that is being written. The last chunk is an error if it could not be completed.
 pub struct Export {
     chunks: mpsc::Receiver<Result<Bytes, ExportError>>,
 }
 
 impl Export {
-    /// The next piece; none at the end.
+    /// The next chunk; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Bytes, ExportError>> {
         self.chunks.recv().await
     }
 }
 
 impl Agent {
-    /// Whether an import is under way.
+    /// Returns whether an import is running.
     pub(crate) fn is_importing(&self) -> bool {
         self.transfers.import_permits.available_permits() == 0
     }
 
-    /// Writes what is remembered at this moment as a document. Turns go on meanwhile.
+    /// Writes the current memory as a document. Turns continue meanwhile.
     pub fn export(&self) -> Result<Export, AgentError> {
         let place = try_acquire(&self.transfers.export_permits)?;
         let (sender, pieces) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
@@ -105,7 +105,7 @@ impl Agent {
         Ok(Export { chunks: pieces })
     }
 
-    /// The document as one, if it has at most so many bytes.
+    /// Returns the whole document if it has at most that many bytes.
     pub async fn export_to_vec(&self, most: usize) -> Result<Vec<u8>, AgentError> {
         let mut export = self.export()?;
         let mut document = Vec::new();
@@ -120,7 +120,7 @@ impl Agent {
         Ok(document)
     }
 
-    /// Takes in a document, all of it or nothing.
+    /// Imports a document, either all of it or nothing.
     pub async fn import<E: std::fmt::Display>(
         &self,
         mode: ImportMode,
@@ -129,7 +129,7 @@ impl Agent {
         if self.stopping.is_cancelled() {
             return Err(AgentError::Stopping);
         }
-        // Before it is asked whether the engine is quiesced: from here on it cannot be.
+        // Before the check for quiesce: from here on the engine cannot be quiesced.
         let place = try_acquire(&self.transfers.import_permits)?;
         self.registry.lock().admit(self.services.clock.monotonic())?;
         let (sender, pieces) = mpsc::channel(CHUNK_QUEUE_CAPACITY);
@@ -146,7 +146,7 @@ impl Agent {
         let outputs = self.services.outputs.spilled_calls().await?;
         let (brain, running, channels) = (self.brain.clone(), self.registry.clone(), self.event_logs.clone());
         let (tasks, stopping) = (Arc::clone(&self.transfers.tasks_lock), self.stopping.clone());
-        // Goes on by itself, also if the caller is gone: nobody may begin a turn before it is done.
+        // Runs in a task of its own, even if the caller is gone: no turn may begin before it is done.
         let taking_over = self.tracker.spawn(async move {
             let _alone = tasks.write_owned().await;
             if stopping.is_cancelled() {
@@ -156,7 +156,7 @@ impl Agent {
                 return Err(AgentError::TurnsInProgress);
             }
             let counts = brain.apply_import(staged, mode, outputs).await?;
-            // What they know of tasks is how those were.
+            // The event logs still describe the tasks before the import.
             channels.remove_idle();
             drop(place);
             Ok(Imported { status: ImportedStatus::Imported, mode, counts })
@@ -169,11 +169,11 @@ impl Agent {
     }
 }
 
-/// Runs what waits for a client on a thread of its own: the few that block for turns are not to wait for it. None where
-/// there can be no more threads.
+/// Runs work that waits for a client on a thread of its own, because turns need the few blocking threads.
+/// `None` if no more threads can be created.
 async fn run_on_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = oneshot::channel();
-    // Nobody waits for what is left of it once its caller has gone.
+    // The receiver is gone if the caller has left.
     let work = move || drop(done.send(work()));
     spawn_thread("import", work).ok()?;
     result.await.ok()
@@ -183,8 +183,8 @@ fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<
     std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
 }
 
-/// How long a client was waited for in all, and for how much. One that keeps the connection with a byte now and then
-/// would hold its place for ever.
+/// The total time spent waiting for a client, and the bytes transferred. A client that sends a byte now and
+/// then would hold its permit forever.
 #[derive(Default)]
 struct SlowClientGuard {
     time: Duration,
@@ -192,7 +192,7 @@ struct SlowClientGuard {
 }
 
 impl SlowClientGuard {
-    /// Whether the client is too slow, after so long a wait for so many bytes.
+    /// Returns whether the client is too slow, after another wait of that length for that many bytes.
     fn is_too_slow(&mut self, time: Duration, bytes: usize) -> bool {
         self.time += time;
         self.bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -204,21 +204,21 @@ fn try_acquire(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, AgentErr
     Arc::clone(places).try_acquire_owned().map_err(|_| AgentError::TooManyTransfers)
 }
 
-/// Writes the document of a brain to its end, or says why it ends before.
+/// Writes the export of a brain to its end, or sends the error that cut it short.
 fn write_export(brain: &Brain, mut pieces: ChunkWriter) {
     let written = brain.export(&mut pieces).and_then(|()| Ok(pieces.flush()?));
     if let Err(error) = written {
-        // It goes without saying to a client that has left.
+        // A client that has left does not receive the error.
         let _ = pieces.send(Err(error));
     }
 }
 
-/// A document on its way to a client, in pieces.
+/// Writes a document to a client in chunks.
 struct ChunkWriter {
     buffer: BytesMut,
     sender: mpsc::Sender<Result<Bytes, ExportError>>,
     runtime: Handle,
-    /// How long the client may take for one.
+    /// How long the client may take for one chunk.
     chunk_timeout: Duration,
     slow_client: SlowClientGuard,
 }
@@ -259,7 +259,8 @@ impl Write for ChunkWriter {
     }
 }
 
-/// Hands a document over as it comes. Its end is the end of the pieces; what breaks it off is the last one.
+/// Forwards a document as it arrives. Its end closes the channel; an error that interrupts it is the last
+/// chunk.
 async fn forward_chunks<E: std::fmt::Display>(
     document: impl Stream<Item = Result<Bytes, E>>,
     sender: mpsc::Sender<Result<Bytes, io::Error>>,
@@ -287,12 +288,12 @@ async fn forward_chunks<E: std::fmt::Display>(
     }
 }
 
-/// The memory of the record of a document that is just being read.
+/// The memory reserved for the document record that is being read.
 struct RecordMemory {
     budget: MemoryBudget,
     runtime: Handle,
     reservation: GrowingReservation,
-    /// How many bytes it had last.
+    /// The last requested size in bytes.
     bytes: usize,
 }
 
@@ -302,10 +303,10 @@ impl RecordMemory {
         Self { budget, runtime: Handle::current(), reservation: record, bytes: 0 }
     }
 
-    /// Waits until a record of so many bytes may be kept. Blocks.
+    /// Waits until a record of that many bytes may be held in memory. Blocks.
     fn reserve(&mut self, bytes: usize) -> Result<(), NoMemory> {
         if bytes < self.bytes {
-            // Another record began.
+            // A new record has begun.
             self.reservation = self.budget.growing_reservation(MemoryUse::Requests);
         }
         self.bytes = bytes;
@@ -315,7 +316,7 @@ impl RecordMemory {
     }
 }
 
-/// A document as it comes, for a reader that blocks.
+/// Adapts a streamed document to a blocking reader.
 struct ChunkReader {
     chunks: mpsc::Receiver<Result<Bytes, io::Error>>,
     chunk: Bytes,
@@ -412,7 +413,7 @@ mod tests {
             json!({"version": 1, "of_the_future": "x".repeat(2 * MAX_UNCOUNTED_BYTES)}).to_string();
         let pieces = futures::stream::iter([Ok::<_, io::Error>(Bytes::from(document))]);
         let mut import = Box::pin(rig.agent.import(ImportMode::Merge, pieces));
-        // It would take no time.
+        // With free memory it would complete at once.
         assert!(timeout(Duration::from_millis(300), &mut import).await.is_err());
         drop((all, beyond));
         with_deadline(import).await.unwrap();

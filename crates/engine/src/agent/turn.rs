@@ -1,4 +1,4 @@
-//! What a thread knows of the turn that runs. Pure.
+//! The state of the current turn within a thread. Pure.
 
 use contract::MessageId;
 use contract::event::Usage;
@@ -7,7 +7,7 @@ use super::loop_detector::LoopDetector;
 use crate::llm::{Answer, TokenUsage};
 use crate::store::steps::{TurnBase, TurnOptions};
 
-/// The turn that runs.
+/// The current turn.
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(super) message_id: MessageId,
@@ -17,31 +17,31 @@ pub(crate) struct Turn {
     pub(super) sub_agent_answers: u64,
     pub(super) last_answer: Option<(MessageId, Answer)>,
     pub(super) totals: TurnUsage,
-    /// Whether the last answer had less room than its model has, for a budget left no more.
+    /// Whether a budget limited the last answer to less than its model's maximum.
     pub(super) answer_capped: bool,
-    /// Whether it was planned, or that was tried.
+    /// Whether the turn was planned, or planning was tried.
     pub(super) planned: bool,
-    /// How many model calls beyond the cap the user's words have earned.
+    /// The number of model calls beyond the limit that steering messages have added.
     pub(super) extra_calls: u64,
-    /// The calls that ended last.
+    /// The recent calls of the turn.
     pub(super) loop_detector: LoopDetector,
-    /// Whether it repeats itself.
+    /// Whether the turn repeats itself.
     pub(super) is_looping: bool,
     pub(super) last_step_ts: i64,
 }
 
-/// What a turn has used.
+/// The usage of a turn.
 #[derive(Debug, Default)]
 pub(super) struct TurnUsage {
     usage: Usage,
-    /// Whether clients have not been told of all of it.
+    /// Whether part of it has not been sent to clients.
     unsent: bool,
-    /// Whether something was used whose price nobody knows.
+    /// Whether the price of any part is unknown.
     unpriced: bool,
 }
 
 impl TurnUsage {
-    /// What it is once another call has used `tokens` and cost `cost_usd`.
+    /// The usage after another call that used `tokens` and cost `cost_usd`.
     fn after_call(&self, model: &str, tokens: TokenUsage, cost_usd: Option<f64>) -> Usage {
         let mut usage = self.usage.clone();
         tokens.add_to(&mut usage);
@@ -51,7 +51,7 @@ impl TurnUsage {
         usage
     }
 
-    /// Another call has used `tokens`; whether clients are told with it.
+    /// Adds the usage of another call. `told` says whether it is sent to clients with that call.
     pub(super) fn add(&mut self, model: &str, tokens: TokenUsage, cost_usd: Option<f64>, told: bool) {
         self.usage = self.after_call(model, tokens, cost_usd);
         self.unpriced |= cost_usd.is_none();
@@ -60,7 +60,7 @@ impl TurnUsage {
 }
 
 impl Turn {
-    /// A turn that was just opened, with the event `ts`.
+    /// Creates a turn that was just opened by the event `ts`.
     pub(super) fn new(message_id: MessageId, options: TurnOptions, base: TurnBase, ts: i64) -> Self {
         Self {
             message_id,
@@ -70,7 +70,7 @@ impl Turn {
             last_answer: None,
             totals: TurnUsage::default(),
             answer_capped: false,
-            // An answer that is given anew has its plan beside its question.
+            // The plan of a retried answer accompanies its question already.
             planned: base.is_retry(),
             extra_calls: 0,
             loop_detector: LoopDetector::default(),
@@ -79,52 +79,52 @@ impl Turn {
         }
     }
 
-    /// The user's message.
+    /// The id of the user's message.
     pub(crate) fn message_id(&self) -> MessageId {
         self.message_id
     }
 
-    /// How the turn is to run.
+    /// The options of the turn.
     pub(crate) fn options(&self) -> TurnOptions {
         self.options
     }
 
-    /// The last answer and its message.
+    /// The last answer and the id of its message.
     pub(crate) fn last_answer(&self) -> Option<&(MessageId, Answer)> {
         self.last_answer.as_ref()
     }
 
-    /// Whether its model has answered before, with a text or with calls.
+    /// Returns whether the turn's model has answered before, with text or calls.
     pub(crate) fn has_answered(&self) -> bool {
         self.answers > 0
     }
 
-    /// The tokens used so far.
+    /// The usage so far.
     pub(crate) fn usage(&self) -> &Usage {
         &self.totals.usage
     }
 
-    /// The tokens used so far, if clients have not been told of all of them.
+    /// The usage so far, if part of it has not been sent to clients.
     pub(crate) fn unsent_usage(&self) -> Option<&Usage> {
         self.totals.unsent.then_some(&self.totals.usage)
     }
 
-    /// The `ts` of the newest event when the last step was on record.
+    /// The `ts` of the newest event when the last step was committed.
     pub(crate) fn last_step_ts(&self) -> i64 {
         self.last_step_ts
     }
 
-    /// How often a model has answered.
+    /// How often the model has answered.
     pub(crate) fn answers(&self) -> u64 {
         self.answers
     }
 
-    /// Whether it was planned, or that was tried.
+    /// Whether the turn was planned, or planning was tried.
     pub(crate) fn planned(&self) -> bool {
         self.planned
     }
 
-    /// The tokens used so far, and what they cost if `cost_usd` is what the next call costs.
+    /// The usage including the next call, with its tokens and its cost `cost_usd`.
     pub(crate) fn usage_after_call(&self, model: &str, tokens: TokenUsage, cost_usd: Option<f64>) -> Usage {
         self.totals.after_call(model, tokens, cost_usd)
     }

@@ -1,4 +1,4 @@
-//! How turns end otherwise than well, and what clients are told of it.
+//! Abnormal ends of turns, and what clients receive about them.
 
 use contract::event::{Event, Failure, FailureCode, Lifecycle, ToolResult};
 use contract::{CallId, MessageId};
@@ -8,14 +8,15 @@ use crate::llm::{ModelError, ModelErrorKind};
 use crate::store::WriteError;
 use crate::store::steps::{PartialAnswer, Step, TurnOutcome};
 
-/// Ends a turn with `failure`: after `before`, the last two events are that it errored and why.
+/// Ends a turn with `failure`. After the events in `before`, the last two events report that it errored and
+/// why.
 pub(super) async fn commit_failure(
     recorder: &Recorder,
     message_id: MessageId,
     before: Vec<Event>,
     failure: Failure,
 ) -> Result<(), WriteError> {
-    // What the provider said is in the journal; it may hold what the user did.
+    // The provider's message is in the journal only; it may quote the user.
     tracing::warn!(turn.id = %recorder.turn_id(), code = ?failure.code, "A turn failed.");
     let outcome = TurnOutcome::Errored { failure: failure.clone() };
     let errored = Event::ThreadLifecycle(Lifecycle::Errored { message_id });
@@ -23,18 +24,18 @@ pub(super) async fn commit_failure(
     recorder.commit(record.event(errored).event(Event::Error(failure))).await
 }
 
-/// What clients are told of a call whose result nobody will know.
+/// The result event of a call whose outcome will never be known.
 pub(super) fn unknown_outcome_event(tool_call_id: CallId, tool: String) -> Event {
     let error = Some("its outcome is unknown: the turn ended before the call did".to_owned());
     Event::ToolResult(ToolResult { tool_call_id, tool, output: String::new(), error, duration_ms: 0 })
 }
 
-/// The beginning of an answer, as a message of its own.
+/// The partial answer of a cancelled turn, as a message of its own.
 pub(super) fn partial_answer(text: String) -> PartialAnswer {
     PartialAnswer { message_id: MessageId::new(), text }
 }
 
-/// What clients are told of a provider's failure.
+/// The failure that clients receive for a provider's error.
 pub(super) fn provider_failure(error: &ModelError) -> Failure {
     let (code, retryable) = match error.kind {
         ModelErrorKind::NotConfigured => (FailureCode::ProviderNotConfigured, false),
@@ -51,7 +52,7 @@ pub(super) fn provider_failure(error: &ModelError) -> Failure {
     Failure { code, message: error.message.clone(), retryable }
 }
 
-/// What clients are told of a failure that is ours.
+/// The failure that clients receive for an error of the engine itself.
 pub(super) fn internal_failure() -> Failure {
     let message = "unexpected failure; the engine's log has the details".into();
     Failure { code: FailureCode::InternalError, message, retryable: false }

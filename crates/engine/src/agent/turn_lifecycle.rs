@@ -1,5 +1,5 @@
-//! A turn's life: begun or taken up, at work, at rest while a person is needed, stranded while the brain cannot be
-//! used, and over.
+//! A turn's lifecycle: it begins or is resumed, is active, waits for its user, waits while the brain is
+//! unavailable, and ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,58 +21,58 @@ use crate::event_log::{Commit, Recorder};
 use crate::fault_injection::{self, Mutation};
 use crate::store::{Brain, OpenTurn, WriteError};
 
-/// How many starts of the engine may take a turn up without it getting on.
+/// The number of starts of the engine that may resume a turn without progress.
 const RESUME_LIMIT: u32 = 8;
-/// How long a stranded turn waits before it tries the brain, at first and at most.
+/// The delay before a turn tries an unavailable brain again: the first one and the longest.
 const STORE_RETRY_DELAY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(8));
 
-/// What a turn has from its beginning to its end, at work and at rest.
+/// What a turn keeps from its beginning to its end, in every state.
 pub(super) struct TurnContext {
     pub(super) recorder: Recorder,
-    /// The user's message.
+    /// The id of the user's message.
     pub(super) message_id: MessageId,
     pub(super) brain: Brain,
     pub(super) services: Arc<Services>,
-    /// What the catalog gave when it began, or was taken up after a restart.
+    /// The snapshot when the turn began, or was resumed after a restart.
     pub(super) snapshot: Arc<AgentSnapshot>,
     pub(super) inbox: Inbox,
     /// Cancelled when the engine stops.
     pub(super) stopping: CancellationToken,
-    /// The places of turns at work, of which there is a bounded number.
+    /// The permits that bound the number of active turns.
     pub(super) turn_permits: Arc<Semaphore>,
-    /// This turn's place; none while it rests.
+    /// This turn's permit; `None` while it waits for its user.
     pub(super) permit: Option<OwnedSemaphorePermit>,
-    /// The blocks of its stream.
+    /// The blocks of the turn's stream.
     pub(super) blocks: Blocks,
-    /// The blocks of its sub-agents' streams, numbered through the turn too.
+    /// The blocks of its sub-agents' streams, numbered across the whole turn.
     pub(super) sub_agent_blocks: Blocks,
-    /// How often it was taken up again after the brain could not be used, since its last step.
+    /// How often the turn was resumed after the brain was unavailable, since its last step.
     pub(super) store_retries: u32,
-    /// Until when, in monotonic time, it waits for the person who was asked.
+    /// The deadline on the monotonic clock for the user's answer.
     pub(super) hitl_deadline: Option<Duration>,
-    /// Makes it known to those who want to tell it something.
+    /// The registration through which commands reach the turn.
     pub(super) registration: Registration,
 }
 
-/// Where in its life a turn is.
+/// The state of a turn.
 pub(super) enum TurnState {
-    /// It does what comes next.
+    /// It performs its next actions.
     Active(Box<ActiveTurn>),
-    /// It waits for a person.
+    /// It waits for its user.
     AwaitingHuman(AwaitingHuman),
-    /// It waits until the brain can be used again.
+    /// It waits until the brain is available again.
     StoreUnavailable(TurnContext),
-    /// It has ended, or the engine has.
+    /// The turn has ended, or the engine is stopping.
     Ended,
 }
 
 impl TurnContext {
-    /// The turn.
+    /// The id of the turn.
     pub(super) fn turn_id(&self) -> TurnId {
         self.recorder.turn_id()
     }
 
-    /// A request for a person, which is shown now.
+    /// Creates a HITL request that is shown now, and starts its time limit.
     pub(super) fn hitl_request(
         &mut self,
         request_id: HitlId,
@@ -86,7 +86,7 @@ impl TurnContext {
         HitlRequest { request_id, task_id, kind, question, created_at, options }
     }
 
-    /// How long the person may still take. A wall clock that is set meanwhile changes nothing about it.
+    /// The time left for the user's answer. Changes of the wall clock do not affect it.
     pub(super) fn hitl_time_left(&self) -> Duration {
         let now = self.services.clock.monotonic();
         self.hitl_deadline.map_or(self.services.hitl_ttl, |until| until.saturating_sub(now))
@@ -96,7 +96,7 @@ impl TurnContext {
         self.hitl_deadline = Some(self.services.clock.monotonic().saturating_add(patience));
     }
 
-    /// Lives a turn that was just opened; `thread` where it has been read.
+    /// Runs a turn that was just opened. `thread` is its conversation if that has been loaded.
     pub(super) async fn begin(self, thread: Option<Thread>) {
         self.registration.mark_opened();
         let state = match thread {
@@ -111,7 +111,7 @@ impl TurnContext {
         run_to_end(state).await;
     }
 
-    /// Goes on with a turn after a restart of the engine.
+    /// Resumes a turn after a restart of the engine.
     pub(super) async fn resume(self, turn: OpenTurn) {
         self.registration.mark_opened();
         run_to_end(self.resumed_state(turn).await).await;
@@ -119,7 +119,7 @@ impl TurnContext {
 
     async fn resumed_state(mut self, turn: OpenTurn) -> TurnState {
         if let Some(pending) = turn.pending {
-            // Nothing but the wall clock tells how long it was while no engine ran.
+            // Only the wall clock knows how much time passed while no engine ran.
             let waited = self.services.clock.now().unix_ms().saturating_sub(pending.created_at.unix_ms());
             let waited = Duration::from_millis(u64::try_from(waited).unwrap_or(0));
             self.set_hitl_deadline(self.services.hitl_ttl.saturating_sub(waited));
@@ -129,7 +129,7 @@ impl TurnContext {
                 return TurnState::AwaitingHuman(self.await_human());
             }
         }
-        // On record, and judged, before the journal is read: reading it may be what kills the engine.
+        // Counted and checked before the journal is read: reading it may be what kills the engine.
         if !fault_injection::active(Mutation::ForgetStarts)
             && let Err(error) = self.recorder.commit(Commit::new().increment_start_count()).await
         {
@@ -139,7 +139,7 @@ impl TurnContext {
             return self.fail_at_resume_limit().await;
         }
         match self.load_with_starts(turn.starts + 1).await {
-            // Nothing is left to do but to wait, which no number of starts ends.
+            // The turn only waits for its user, and no number of starts ends that.
             Ok(run) if matches!(run.thread.next_action(), NextAction::AwaitHuman(_)) => {
                 match run.context.recorder.commit(Commit::new().reset_start_count()).await {
                     Ok(()) => TurnState::AwaitingHuman(run.context.await_human()),
@@ -151,14 +151,14 @@ impl TurnContext {
         }
     }
 
-    /// Ends a turn that kills the engine, or never gets on. Its journal is not read.
+    /// Ends a turn that keeps killing the engine or never makes progress. Its journal is not read.
     async fn fail_at_resume_limit(self) -> TurnState {
         let message =
             format!("{RESUME_LIMIT} starts of the engine took this turn up and none got on with it");
         self.fail_without_journal(Failure { code: FailureCode::ResumeLimit, message, retryable: false }).await
     }
 
-    /// Ends a turn whose journal is not read.
+    /// Ends a turn without reading its journal.
     async fn fail_without_journal(self, failure: Failure) -> TurnState {
         let (task, turn_id) = (self.recorder.event_log().task(), self.turn_id());
         let told = move |brain: &Brain| {
@@ -175,14 +175,14 @@ impl TurnContext {
         }
     }
 
-    /// The brain could not be written.
+    /// Leaves the turn open because the brain could not be written.
     pub(super) fn store_unavailable(self, error: &WriteError) -> TurnState {
         tracing::error!(%error, turn.id = %self.turn_id(), "A turn waits until the brain can be written again.");
         TurnState::StoreUnavailable(self)
     }
 
-    /// Waits until the brain can be used again, and goes on from what is stored. Meanwhile the turn can be told
-    /// nothing, since nothing of it could be kept.
+    /// Waits until the brain is available again and continues from what is stored. Meanwhile the turn refuses
+    /// commands, since none could be recorded.
     async fn recover(mut self) -> TurnState {
         let (first, longest_prefix) = STORE_RETRY_DELAY;
         let pause = first.saturating_mul(1 << self.store_retries.min(5)).min(longest_prefix);
@@ -190,7 +190,7 @@ impl TurnContext {
             return TurnState::Ended;
         }
         self.recorder.reset_error();
-        // What can be written again and again and never gets on would be billed each time.
+        // A turn that can be written but never makes progress would be billed for each try.
         if self.store_retries > RESUME_LIMIT {
             return self.fail_without_journal(turn_end::internal_failure()).await;
         }
@@ -203,7 +203,7 @@ impl TurnContext {
         }
     }
 
-    /// Waits, and refuses what the turn is told; whether the engine goes on.
+    /// Waits and refuses commands. Returns `false` if the engine is stopping.
     async fn wait_for_store(&mut self, pause: Duration) -> bool {
         let clock = self.services.clock.clone();
         let mut over = clock.sleep(pause);
@@ -217,10 +217,10 @@ impl TurnContext {
         }
     }
 
-    /// Reads where the turn stands.
+    /// Loads the state of the turn.
     ///
     /// # Errors
-    /// The turn, whose journal could not be read.
+    /// Returns the context if the journal could not be read.
     pub(super) async fn load(self) -> Result<ActiveTurn, Self> {
         self.load_with_starts(0).await
     }
@@ -229,9 +229,9 @@ impl TurnContext {
         let (task, turn_id) = (self.recorder.event_log().task(), self.turn_id());
         let read = move |brain: &Brain| {
             let thread = thread_loader::load(brain, task, turn_id)?;
-            // What was told after the last step on record belongs to a model call that is made anew.
+            // Events after the last recorded step belong to a model call that is repeated.
             let events = brain.all_events_after(task, thread.turn().last_step_ts())?;
-            // One model step is under way at a time: the turn's own, or a sub-agent's.
+            // Only one model step runs at a time: the turn's own or a sub-agent's.
             let of_agent = events.iter().any(|event| matches!(event, Event::AgentEvent(_)));
             let telling = StreamReconciler::from_events(events);
             let counts = brain.block_counts(task, turn_id)?;
@@ -258,7 +258,7 @@ impl TurnContext {
 }
 
 impl ActiveTurn {
-    /// Tells that the turn goes on, if there is something to do.
+    /// Emits that the turn is resumed, if there is something to do.
     async fn emit_resumed(mut self) -> TurnState {
         self.context.store_retries += 1;
         if matches!(self.thread.next_action(), NextAction::AwaitHuman(_)) {
@@ -268,7 +268,7 @@ impl ActiveTurn {
         match self.context.recorder.commit(Commit::new().event(resumed)).await {
             Ok(()) => TurnState::Active(Box::new(self)),
             Err(error) => {
-                // Nothing was asked of anybody, so this try does not count.
+                // No model was called, so this try does not count.
                 self.context.store_retries -= 1;
                 self.context.store_unavailable(&error)
             }
@@ -276,7 +276,7 @@ impl ActiveTurn {
     }
 }
 
-/// Lives a turn to its end, or until the engine stops.
+/// Runs a turn to its end, or until the engine stops.
 async fn run_to_end(mut state: TurnState) {
     loop {
         state = match state {
@@ -291,8 +291,8 @@ async fn run_to_end(mut state: TurnState) {
     }
 }
 
-/// Runs what reads files, or works long, where it may block; none if the runtime is shutting down. What reads the brain
-/// has threads of its own: see [`Brain::run_blocking`].
+/// Runs blocking or long work on a blocking thread; `None` if the runtime is shutting down. Reads of the brain
+/// have threads of their own: see [`Brain::run_blocking`].
 pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     tokio::task::spawn_blocking(work).await.ok()
 }

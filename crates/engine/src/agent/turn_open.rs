@@ -1,4 +1,4 @@
-//! How a turn is opened: what bears on it is looked for, and it goes on record with what it is told of that.
+//! Opens a turn: recalls what is relevant to it, and commits its opening together with that.
 
 use std::ops::RangeInclusive;
 
@@ -18,14 +18,14 @@ use crate::store::{Brain, IdempotencyKey, NewTurn, Rewind, TaskRow};
 
 /// The conversation before a turn.
 pub(super) enum PriorThread {
-    /// It was not read.
+    /// It has not been loaded.
     NotLoaded,
-    /// As it was read.
+    /// The loaded conversation.
     Loaded(Box<Branch>),
 }
 
 impl PriorThread {
-    /// Reads it, if it was not and can be. Blocks.
+    /// Loads the conversation if it has not been loaded and can be. Blocks.
     fn or_load(self, brain: &Brain, task: TaskRow) -> Self {
         match self {
             Self::NotLoaded => {
@@ -36,7 +36,7 @@ impl PriorThread {
         }
     }
 
-    /// The conversation with the turn that goes on from it.
+    /// Opens the turn on the conversation.
     fn into_thread(self, opened: Opened, stamps: RangeInclusive<i64>) -> Option<Thread> {
         match self {
             Self::Loaded(before) => Some(Thread::open(*before, opened, stamps)),
@@ -47,7 +47,7 @@ impl PriorThread {
 
 /// A turn that is to be opened.
 pub(super) struct TurnOpening {
-    /// The request that begins it, where the caller named it.
+    /// The idempotency key of the request, if the caller gave one.
     pub(super) idempotency_key: Option<IdempotencyKey>,
     pub(super) opened: Opened,
     pub(super) rewind: Rewind,
@@ -55,27 +55,28 @@ pub(super) struct TurnOpening {
 }
 
 impl TurnOpening {
-    /// Opens it. Returns its life, and the conversation that it goes on with where that could be read: where not, that
-    /// is tried again once the turn is open.
+    /// Opens the turn. Returns its context, and its thread if the conversation could be loaded; otherwise
+    /// loading is tried again once the turn is open.
     pub(super) async fn open(self, life: TurnContext) -> Result<(TurnContext, Option<Thread>), AgentError> {
         let runtime = Handle::current();
-        // At one go, and sent from there: to be told of each part first takes longer than to do it.
+        // All in one blocking job that also sends the commit: switching threads for each part takes longer than
+        // the work.
         let brain = life.brain.clone();
         let begun = brain.run_turn_open(move |_| {
             let (record, opened, before) = self.prepare(&life);
             let before_it = life.recorder.last_ts();
             let committing = runtime.block_on(life.recorder.send(record));
-            // While it is being stored.
+            // While the commit is being stored.
             let thread = before.into_thread(opened, before_it + 1..=life.recorder.last_ts());
             (life, thread, committing)
         });
-        // None where the runtime is shutting down.
+        // `None` if the runtime is shutting down.
         let (life, thread, committing) = begun.await.ok_or(AgentError::Stopping)?;
         committing?.wait().await?;
         Ok((life, thread))
     }
 
-    /// What opens it, with what it is told before the user's message. Blocks.
+    /// Prepares the opening commit, with the notes that precede the user's message. Blocks.
     fn prepare(self, life: &TurnContext) -> (Commit, Opened, PriorThread) {
         let Self { idempotency_key: request, mut opened, rewind: cut, prior: before } = self;
         let (brain, task) = (&life.brain, life.recorder.event_log().task());
@@ -97,7 +98,7 @@ impl TurnOpening {
     }
 }
 
-/// What opens a turn.
+/// The commit that opens a turn.
 pub(super) fn opening_commit(
     recorder: &Recorder,
     request: Option<IdempotencyKey>,

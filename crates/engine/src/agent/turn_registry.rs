@@ -1,10 +1,10 @@
-//! The turns that run or wait, and how to reach them.
+//! The registry of turns that are running or waiting, and how commands reach them.
 //!
-//! A turn is one task that owns its journal. Whatever is to happen to it from outside is a command that it takes
-//! when it next waits for something, so that all of it has one order.
+//! A turn is one async task that owns its journal. Every outside influence is a command that the turn handles
+//! when it next waits for something, so all changes are ordered.
 //!
-//! Whether turns are at work is known here, under the lock by which they begin, so that the engine can be quiesced
-//! in one step.
+//! The registry knows whether turns are active, under the same lock under which they begin, so that the engine
+//! can be quiesced atomically.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,31 +20,31 @@ use super::hitl::HitlResponse;
 use crate::event_log::{Recorder, TaskEventLog};
 use crate::store::{IdempotencyKey, WriteError};
 
-/// How many commands may wait for a turn. Each is one person's doing.
+/// The number of commands that may be queued for a turn. Each comes from one user.
 const COMMAND_QUEUE_CAPACITY: usize = 32;
-/// How long the engine stays quiesced, unless that is lifted. Whoever asked for it has stopped the engine by then.
+/// How long the engine stays quiesced unless that is lifted. The orchestrator has stopped the engine by then.
 const QUIESCE_DURATION: Duration = Duration::from_mins(1);
 
-/// What a running turn can be told.
+/// A command to a running turn.
 pub(super) enum Command {
-    /// To end.
+    /// Ends the turn.
     Cancel(Reply<TurnId>),
-    /// Something from the user, for the model.
+    /// A message from the user for the model.
     Steer(String, Reply<MessageId>),
-    /// A person's answer. On its way it counts as work, since the turn goes on by it.
+    /// The user's answer. While in transit it counts as activity, since it makes the turn continue.
     Respond(HitlResponse, Reply<HitlId>, BusyGuard),
 }
 
 impl Command {
-    /// The turn cannot do it: the brain cannot be written.
+    /// Refuses the command because the brain cannot be written.
     pub(super) fn refuse(self) {
         let reason: Arc<str> = "it could not be, and is being tried".into();
         self.refuse_with(|| AgentError::Write(WriteError { reason: Arc::clone(&reason) }));
     }
 
-    /// The turn cannot do it, for this reason.
+    /// Refuses the command with this error.
     pub(super) fn refuse_with(self, error: impl FnOnce() -> AgentError) {
-        // Who asked may have gone.
+        // The caller may be gone.
         match self {
             Self::Cancel(reply) => drop(reply.send(Err(error()))),
             Self::Steer(_, reply) => drop(reply.send(Err(error()))),
@@ -53,7 +53,7 @@ impl Command {
     }
 }
 
-/// Where the outcome of a command goes. Dropped, it says that the turn is over.
+/// Where the outcome of a command is sent. Dropping it means that the turn is over.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, AgentError>>;
 
 /// The commands of one turn.
@@ -61,23 +61,23 @@ pub(super) type Inbox = mpsc::Receiver<Command>;
 
 /// How to reach a turn.
 pub(super) struct TurnHandle {
-    /// The turn.
+    /// The id of the turn.
     pub(super) turn_id: TurnId,
-    /// The request that began it, where the caller named it.
+    /// The idempotency key of the request that began it, if the caller gave one.
     pub(super) idempotency_key: Option<IdempotencyKey>,
-    /// The `ts` after which its events come.
+    /// The `ts` after which its events begin.
     pub(super) events_after: i64,
-    /// Whether it is open. Closed before that, it never will be.
+    /// Whether the turn is open. If the sender is dropped before that, it never will be.
     pub(super) opened: watch::Receiver<bool>,
     event_log: Arc<TaskEventLog>,
     busy_count: BusyCount,
     commands: mpsc::Sender<Command>,
 }
 
-/// For how many reasons something counts as being at work.
+/// The number of reasons why something counts as active.
 type BusyCount = Arc<AtomicUsize>;
 
-/// A reason to count a turn, or the engine beside all turns, as being at work, for as long as it is held.
+/// RAII guard: a turn, or the engine outside of turns, counts as active while it is held.
 pub(super) struct BusyGuard(BusyCount);
 
 impl BusyGuard {
@@ -93,25 +93,25 @@ impl Drop for BusyGuard {
     }
 }
 
-/// See the module.
+/// The registry of all turns. Clones share it.
 #[derive(Clone, Default)]
 pub(super) struct TurnRegistry(Arc<Mutex<RegistryState>>);
 
-/// The turns, by their tasks.
+/// The turns by task, and what keeps the engine from being quiesced.
 #[derive(Default)]
 pub(super) struct RegistryState {
     turns: HashMap<TaskId, TurnHandle>,
-    /// Until when, by the monotonic clock, no turn may begin or go on.
+    /// The time on the monotonic clock until which no turn may begin or resume.
     quiesced_until: Option<Duration>,
-    /// Whether a learning batch is at work: not while it waits for its model.
+    /// Whether a learning batch is active; not while it waits for its model.
     learning: bool,
-    /// How many tools and skills are run without a turn.
+    /// The number of tools and skills that are being called outside turns.
     direct_calls: BusyCount,
-    /// Told whenever a turn may have ceased to be at work.
+    /// Notified whenever a turn may have become idle.
     idle_notify: Arc<Notify>,
 }
 
-/// The turns, held still: while one looks nobody begins or ends a turn.
+/// The locked registry: while it is held, no turn begins or ends.
 pub(super) type RegistryGuard<'a> = MutexGuard<'a, RegistryState>;
 
 impl RegistryState {
@@ -120,18 +120,18 @@ impl RegistryState {
         self.turns.get(task_id)
     }
 
-    /// Whether a turn has not ended, at work or not.
+    /// Returns whether any turn has not ended, active or not.
     pub(super) fn any_open(&self) -> bool {
         self.turns.values().any(|handle| handle.event_log.is_running(handle.turn_id))
     }
 
-    /// How many turns there are, at work or not.
+    /// The number of turns, active or not.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.turns.len()
     }
 
-    /// How many turns are at work: not those that wait for a person, nor those whose end clients have seen.
+    /// The number of active turns, without those that wait for the user and those whose end clients have seen.
     pub(super) fn active_count(&self) -> usize {
         let at_work = |handle: &&TurnHandle| {
             handle.busy_count.load(Ordering::Acquire) > 0 && handle.event_log.is_running(handle.turn_id)
@@ -139,8 +139,8 @@ impl RegistryState {
         self.turns.values().filter(at_work).count()
     }
 
-    /// From `now` on no turn, no learning batch and no call without a turn begins or goes on, unless one is at work;
-    /// whether that is so.
+    /// Refuses turns, learning batches and direct calls from `now` on, unless one is active. Returns whether
+    /// the engine is quiesced.
     pub(super) fn quiesce(&mut self, now: Duration) -> bool {
         let idle =
             self.active_count() == 0 && !self.learning && self.direct_calls.load(Ordering::Acquire) == 0;
@@ -150,35 +150,35 @@ impl RegistryState {
         idle
     }
 
-    /// A tool or a skill is run without a turn from `now` on. It keeps the engine from being quiesced, and counts as
-    /// no turn.
+    /// Begins a call of a tool or skill outside a turn. It keeps the engine from being quiesced but does not
+    /// count as a turn.
     pub(super) fn begin_direct_call(&mut self, now: Duration) -> Result<BusyGuard, AgentError> {
         self.admit(now)?;
-        // Nobody else begins one: the table is held.
+        // No other call can begin meanwhile, because the registry is locked.
         if self.direct_calls.load(Ordering::Acquire) >= MAX_DIRECT_CALLS {
             return Err(AgentError::TooManyCalls);
         }
         Ok(BusyGuard::new(&self.direct_calls))
     }
 
-    /// A learning batch is at work from `now` on.
+    /// Marks a learning batch as active from `now` on.
     pub(super) fn begin_learning(&mut self, now: Duration) -> Result<(), AgentError> {
         self.admit(now)?;
         self.learning = true;
         Ok(())
     }
 
-    /// No learning batch is at work any more.
+    /// Marks the learning batch as no longer active.
     pub(super) fn end_learning(&mut self) {
         self.learning = false;
     }
 
-    /// Turns may begin and go on.
+    /// Allows turns to begin and resume again.
     pub(super) fn lift_quiesce(&mut self) {
         self.quiesced_until = None;
     }
 
-    /// Whether a turn may begin or go on.
+    /// Returns an error if no turn may begin or resume.
     pub(super) fn admit(&self, now: Duration) -> Result<(), AgentError> {
         match self.quiesced_until {
             Some(until) if now < until => Err(AgentError::Quiesced),
@@ -187,30 +187,30 @@ impl RegistryState {
     }
 }
 
-/// A turn's place among those that run. Dropped, it is free.
+/// A turn's entry in the registry, removed on drop.
 pub(super) struct Registration {
     registry: TurnRegistry,
     task_id: TaskId,
     turn_id: TurnId,
     opened: watch::Sender<bool>,
     busy_count: BusyCount,
-    /// Held while the turn does not wait for a person.
+    /// Held while the turn does not wait for its user.
     busy_guard: Option<BusyGuard>,
 }
 
 impl Registration {
-    /// The turn is on record: who asked for the same one may join it.
+    /// Marks the turn as recorded: repeated requests may join it.
     pub(super) fn mark_opened(&self) {
         self.opened.send_replace(true);
     }
 
-    /// The turn waits for a person.
+    /// Marks the turn as waiting for its user.
     pub(super) fn mark_idle(&mut self) {
         self.busy_guard = None;
         self.registry.lock().idle_notify.notify_waiters();
     }
 
-    /// The turn does something, if only to end.
+    /// Marks the turn as active, even if it only ends.
     pub(super) fn mark_busy(&mut self) {
         let work = &self.busy_count;
         self.busy_guard.get_or_insert_with(|| BusyGuard::new(work));
@@ -218,18 +218,18 @@ impl Registration {
 }
 
 impl TurnRegistry {
-    /// Looks at the turns.
+    /// Locks the registry.
     pub(super) fn lock(&self) -> RegistryGuard<'_> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no turn is at work.
+    /// Waits until no turn is active.
     pub(super) async fn wait_idle(&self) {
         loop {
             let calm = Arc::clone(&self.lock().idle_notify);
             let told = calm.notified();
             tokio::pin!(told);
-            // Registered before the look at the turns: an end in between is not missed.
+            // Registered before the count is read, so that an end in between is not missed.
             told.as_mut().enable();
             if self.lock().active_count() == 0 {
                 return;
@@ -238,7 +238,7 @@ impl TurnRegistry {
         }
     }
 
-    /// The turn of `recorder` begins, or goes on after a restart: it is at work.
+    /// Registers the turn of `recorder` as active when it begins or is resumed after a restart.
     pub(super) fn register(
         &self,
         turns: &mut RegistryGuard<'_>,
@@ -275,7 +275,7 @@ impl TurnRegistry {
         )
     }
 
-    /// Tells the turn of `task_id` something, and waits for the outcome.
+    /// Sends a command to the turn of `task_id` and waits for the outcome.
     pub(super) async fn send<T>(
         &self,
         task_id: &TaskId,
@@ -285,7 +285,8 @@ impl TurnRegistry {
         send_command(commands, command).await
     }
 
-    /// Hands the turn of `task_id` a person's answer, and waits for the outcome. From `now` on the turn is at work.
+    /// Sends the user's answer to the turn of `task_id` and waits for the outcome. From `now` on the turn is
+    /// active.
     pub(super) async fn respond(
         &self,
         task_id: &TaskId,
@@ -296,7 +297,7 @@ impl TurnRegistry {
         send_command(commands, |reply| Command::Respond(response, reply, at_work)).await
     }
 
-    /// The way to a turn that goes on, and the reason to count it as one at work.
+    /// The command channel of a turn that will continue, and a guard that counts it as active.
     fn begin_respond(
         &self,
         task_id: &TaskId,
@@ -321,11 +322,11 @@ async fn send_command<T>(
 impl Drop for Registration {
     fn drop(&mut self) {
         let mut turns = self.registry.lock();
-        // The next turn of the task may have begun as soon as this one's end was published.
+        // The task's next turn may have begun as soon as this one's end was published.
         if turns.get(&self.task_id).is_some_and(|handle| handle.turn_id == self.turn_id) {
             turns.turns.remove(&self.task_id);
         }
-        // Its own reason to count as one at work is dropped with it.
+        // The guard is dropped before waiters are notified.
         self.busy_guard = None;
         turns.idle_notify.notify_waiters();
     }

@@ -1,4 +1,4 @@
-//! Which turns count as being at work, whatever happens to them in whatever order.
+//! Which turns count as active, whatever happens to them in whatever order.
 
 use contract::TaskId;
 use proptest::prelude::*;
@@ -11,23 +11,23 @@ use crate::testing::{SkippingClock, task_id};
 
 const TASKS: usize = 3;
 
-/// What can happen, to the turn of one task or to all.
+/// An action on the turn of one task or on the whole registry.
 #[derive(Clone, Debug)]
 enum Action {
     Begin(usize),
     AwaitHuman(usize),
-    /// A person's answer is on its way.
+    /// A user's answer is in transit.
     Answer(usize),
-    /// The turn takes an answer, or something else that it was told.
+    /// The turn receives an answer or another command.
     Take(usize),
-    /// Who answered is gone before the turn took it.
+    /// The caller who answered is gone before the turn received it.
     DropAnswer(usize),
-    /// Clients see the turn's end; it itself is over later.
+    /// Clients see the turn's end; its registration ends later.
     End(usize),
     Forget(usize),
-    /// A learning batch begins or goes on.
+    /// A learning batch begins or continues.
     BeginLearning,
-    /// It ends, or waits for its model.
+    /// The batch ends or waits for its model.
     EndLearning,
     Quiesce,
     Lift,
@@ -52,11 +52,11 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A turn as the test knows it.
+/// A turn in the test's model.
 struct Turn {
     registration: Registration,
     _inbox: Inbox,
-    /// None once clients have seen its end.
+    /// `None` once clients have seen its end.
     recorder: Option<Recorder>,
     awaits_human: bool,
     answers: Vec<BusyGuard>,
@@ -157,7 +157,7 @@ impl ReferenceModel {
         }
     }
 
-    /// As the agent does it.
+    /// Begins a turn as the agent does.
     fn begin(&mut self, task: usize) {
         if self.turns[task].as_ref().is_some_and(|turn| turn.recorder.is_some()) {
             return;
@@ -171,7 +171,7 @@ impl ReferenceModel {
         let recorder = self.channels.open(&Self::name(task)).unwrap().begin_turn(TurnId::new()).unwrap();
         let (registration, inbox) = self.registry.register(&mut turns, &recorder, None, 0);
         drop(turns);
-        // One that clients have seen the end of gives way only now.
+        // A turn whose end clients have seen is replaced only now.
         self.turns[task] = Some(Turn {
             registration,
             _inbox: inbox,

@@ -1,4 +1,4 @@
-//! What a request to run a turn asks for, checked.
+//! Validates a request to run a turn.
 
 use bytes::Bytes;
 use contract::content::{ContentBlock, MAX_CONTENT_BLOCKS};
@@ -12,10 +12,10 @@ use crate::llm::{ChatModel, Content, Media, estimate};
 use crate::store::steps::{Opened, TurnBase, TurnOptions};
 use crate::store::{IdempotencyKey, Rewind};
 
-/// The most model calls of a turn where the request does not say.
+/// The most model calls of a turn if the request sets no limit.
 const DEFAULT_MAX_TURNS: u64 = 50;
 
-/// See the module.
+/// A validated request to run a turn.
 pub(super) struct TurnRequest {
     pub(super) task_id: TaskId,
     pub(super) idempotency_key: Option<IdempotencyKey>,
@@ -25,7 +25,7 @@ pub(super) struct TurnRequest {
     options: TurnOptions,
 }
 
-/// From where the thread is to go on, as the caller names it.
+/// The point from which the turn continues, as the caller names it.
 enum StartFrom {
     End,
     Edit(String),
@@ -33,7 +33,7 @@ enum StartFrom {
 }
 
 impl TurnRequest {
-    /// Checks a request. `model` is asked whether it takes what is attached.
+    /// Validates a request. `model` tells whether it supports the attachments.
     pub(super) fn parse(request: Execute, model: Option<&dyn ChatModel>) -> Result<Self, AgentError> {
         let invalid = |message: &str| Err(AgentError::Invalid(message.to_owned()));
         let named = request.client_request_id.as_ref().map(|id| idempotency_key(id, &request));
@@ -50,7 +50,7 @@ impl TurnRequest {
                 return invalid("`media`: cannot be given with `retry_message_id`, which adds no message");
             }
         } else if request.message.trim().is_empty() {
-            // Providers refuse a blank text, and would refuse every later turn that has it in its history.
+            // Providers reject a blank text, and would reject every later turn that has it in its history.
             return invalid("`message`: must not be empty or blank");
         }
         let max_turns =
@@ -69,12 +69,12 @@ impl TurnRequest {
         })
     }
 
-    /// Whether the turn goes on from an earlier message, so that the thread must be there.
+    /// Returns whether the turn continues from an earlier message, which requires an existing thread.
     pub(super) fn rewinds(&self) -> bool {
         !matches!(self.start_from, StartFrom::End)
     }
 
-    /// From where it goes on; as if from the end where that is no message.
+    /// The point from which the turn continues; the end if the id is not a valid message id.
     pub(super) fn base(&self) -> TurnBase {
         let of = |id: &str, base: fn(MessageId) -> TurnBase| id.parse().map_or(TurnBase::End, base);
         match &self.start_from {
@@ -84,7 +84,7 @@ impl TurnRequest {
         }
     }
 
-    /// How the turn opens on a conversation, and what it takes out of it.
+    /// Resolves the request against the conversation: the turn's opening, and what it removes.
     pub(super) fn resolve(
         self,
         before: Option<&Branch>,
@@ -113,20 +113,20 @@ impl TurnRequest {
                 find_message(before, &id).and_then(retry).map_err(|reason| branch_point_error(&id, reason))?
             }
         };
-        // An answer that is given anew keeps what stands beside its question.
+        // A retried answer keeps the notes of its question.
         let notes = if base.is_retry() { Vec::new() } else { vec![sent_at_note(now)] };
         Ok((Opened { message_id, notes, message, media, options, base }, cut))
     }
 }
 
-/// What the model is told of when a message was sent.
+/// The note that tells the model when a message was sent.
 pub(super) fn sent_at_note(now: Timestamp) -> String {
     let now = now.to_string();
     let minute = now.get(..16).unwrap_or(&now).replace('T', " ");
     format!("[Sent {minute} UTC]")
 }
 
-/// The conversation and the message that the caller calls `id`.
+/// Parses the message id given by the caller, together with the conversation.
 fn find_message<'a>(
     before: Option<&'a Branch>,
     id: &str,
@@ -143,7 +143,7 @@ fn branch_point_error(id: &str, reason: BranchPointError) -> AgentError {
     }
 }
 
-/// What a person attached, as the engine keeps it.
+/// Converts attachments to the engine's representation.
 pub(super) fn parse_attachments(
     field: &str,
     blocks: Vec<ContentBlock>,
@@ -155,7 +155,7 @@ pub(super) fn parse_attachments(
     let content = |(number, block)| match block {
         ContentBlock::Text(text) => Ok(Content::Text { text }),
         ContentBlock::Media(media) => {
-            // Without a model the turn will say what is missing.
+            // Without a model the turn itself reports that none is configured.
             if let Some(Err(reason)) = model.map(|model| model.supports_media(media.kind, &media.media_type))
             {
                 return Err(AgentError::Invalid(format!("`{field}[{number}]`: {reason}")));
@@ -175,14 +175,14 @@ pub(super) fn parse_attachments(
     blocks.into_iter().enumerate().map(content).collect()
 }
 
-/// A request by its name, with what it asks for.
+/// The idempotency key of a request: its id and a hash of its content.
 fn idempotency_key(id: &ClientRequestId, request: &Execute) -> IdempotencyKey {
     let Execute {
         message, media, direct, edit_message_id, retry_message_id, max_turns, super_thinking, ..
     } = request;
     let mut asked = Sha256::new();
     let options = (message, edit_message_id, retry_message_id, direct, max_turns, super_thinking);
-    // A tuple of texts and numbers can always be written.
+    // A tuple of strings and numbers can always be serialized.
     asked.update(serde_json::to_vec(&options).unwrap_or_default());
     for block in media {
         match block {
@@ -193,7 +193,7 @@ fn idempotency_key(id: &ClientRequestId, request: &Execute) -> IdempotencyKey {
     IdempotencyKey { id: id.as_str().to_owned(), hash: hex(&asked.finalize()) }
 }
 
-/// As much of an id as a message repeats.
+/// Truncates an id for an error message.
 fn truncated_id(id: &str) -> String {
     id.chars().take(64).collect()
 }

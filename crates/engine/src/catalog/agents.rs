@@ -1,4 +1,4 @@
-//! `agents/<name>.md`: agents that the user's own agent can hand work to.
+//! `agents/<name>.md`: agents to which the user's agent can delegate work.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use serde::Deserialize;
 
 use super::{front_matter, is_valid_name, last_good_version, list_folder, read_text, truncate_with_warning};
 
-/// The most bytes of an agent's file.
+/// The maximum size of an agent's file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
-/// The most agents of a catalog.
+/// The maximum number of agents in a catalog.
 const MAX_AGENTS: usize = 256;
-/// The longest description, in characters. Every model is told it in every turn.
+/// The maximum length of a description, in characters. It is sent to every model in every turn.
 const MAX_DESCRIPTION_CHARS: usize = 1_024;
-/// The most model calls of an agent's run where its file does not say.
+/// The default limit of model calls in an agent's run.
 const DEFAULT_MAX_TURNS: u64 = 25;
 
 /// An agent of the catalog.
@@ -21,17 +21,17 @@ const DEFAULT_MAX_TURNS: u64 = 25;
 pub struct AgentSpec {
     /// Its name, which is its file's: lower-case letters, digits and single hyphens.
     pub name: String,
-    /// What it is good at, for whoever hands it work.
+    /// Its description, for the agent that delegates.
     pub description: String,
-    /// The model that it runs on, by its name in the gateway's configuration; the usual one where there is none.
+    /// The model that it runs on, by its name in the gateway configuration; the default model if `None`.
     pub model: Option<String>,
-    /// The tools that it may call, as globs; all but `run_agent` where there is no list.
+    /// Globs of the tools that it may call; all but `run_agent` if `None`.
     pub tools: Option<Vec<String>>,
-    /// The most model calls of one run.
+    /// The maximum number of model calls in one run.
     pub max_turns: u64,
-    /// The most tokens of one run, if that is bounded.
+    /// The maximum number of tokens in one run, if limited.
     pub max_tokens: Option<u64>,
-    /// Who it is: the first thing that its model is told.
+    /// Its system prompt.
     pub prompt: String,
 }
 
@@ -45,7 +45,7 @@ struct FrontMatter {
     max_tokens: Option<u64>,
 }
 
-/// Reads all agents of `folder`, where `before` is what it held before.
+/// Loads all agents of `folder`; `before` are those of the previous load.
 pub(super) fn load(
     folder: &Path,
     before: &[Arc<AgentSpec>],

@@ -2,10 +2,10 @@
 
 use serde::de::DeserializeOwned;
 
-/// What stands in the front matter of `text`, and the text behind it, without blank lines around it.
+/// Splits `text` into its parsed front matter and the text after it, without surrounding blank lines.
 ///
 /// # Errors
-/// For a person: there is none, or it is not of the form.
+/// There is no front matter, or it is invalid; the reason is for a person.
 pub(super) fn split<T: DeserializeOwned>(text: &str) -> Result<(T, &str), String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.split_inclusive('\n');

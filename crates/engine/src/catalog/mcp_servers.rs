@@ -1,4 +1,4 @@
-//! `mcp.json`: the tool servers that users can connect.
+//! `mcp.json`: the MCP servers that users can connect.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,94 +17,94 @@ use service::env::{Env, parse_lifetime};
 use super::tools::{redacted_json_error, resolve_catalog_path};
 use super::{is_absent, read_text};
 
-/// The most bytes of the file.
+/// The maximum size of the file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
-/// The most servers.
+/// The maximum number of servers.
 const MAX_SERVERS: usize = 64;
-/// The longest name of a server: the names of its tools begin with it.
+/// The maximum length of a server's name, with which the names of its tools begin, in bytes.
 const MAX_NAME_BYTES: usize = 32;
-/// The longest description, in bytes.
+/// The maximum length of a description, in bytes.
 const MAX_DESCRIPTION_BYTES: usize = 1_024;
-/// The most arguments, variables, headers, or scopes.
+/// The maximum number of arguments, variables, headers, or scopes.
 const MAX_LIST_ITEMS: usize = 64;
-/// How long a request may take where the catalog does not say, and at most.
+/// The default and the maximum time limit of a request.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
 const MAX_TIMEOUT: Duration = Duration::from_hours(1);
 
-/// A tool server that the catalog names.
+/// An MCP server of the catalog.
 #[derive(Clone, Debug, PartialEq)]
 pub struct McpServerSpec {
     /// Its name: 1 to 32 of `A-Z`, `a-z`, `0-9`, `_` and `-`, without `__`.
     pub name: String,
-    /// What it is for; may be empty.
+    /// Its description; may be empty.
     pub description: String,
-    /// How it is spoken to.
+    /// How to communicate with it.
     pub transport: Transport,
-    /// What it wants to know of the user.
+    /// How the user authenticates to it.
     pub auth: Auth,
-    /// Whether what it says of its tools is believed: that one only reads, or may be run twice.
+    /// Whether its annotations of tools (read-only, idempotent) are trusted.
     pub trust_annotations: bool,
-    /// How long each request may take.
+    /// The time limit of each request.
     pub timeout: Duration,
 }
 
-/// How a server is spoken to.
+/// The transport of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transport {
-    /// It is a program, on the leash.
+    /// A program that runs in the sandbox.
     Stdio {
         /// The program and its arguments.
         command: Vec<Secret>,
-        /// What its environment has beside what every program gets.
+        /// Its environment variables beside those that every program gets.
         env: BTreeMap<String, Secret>,
         /// Whether it may use the network.
         network: bool,
     },
-    /// It is at an address.
+    /// A server at a URL.
     Http {
-        /// The address, `http` or `https`.
+        /// The URL, `http` or `https`.
         url: Url,
-        /// What each request carries.
+        /// Headers for each request.
         headers: HeaderMap,
     },
 }
 
-/// What a server wants to know of the user.
+/// How the user authenticates to a server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Auth {
-    /// Nothing.
+    /// Not at all.
     None,
-    /// A key.
+    /// With an API key.
     ApiKey(ApiKeyLocation),
-    /// Leave that the user gives at an authorization server, for these scopes; for those that it asks for where there
+    /// With consent at an authorization server, for these scopes, or for those that the server asks for if there
     /// are none.
     OAuth {
         /// The scopes.
         scopes: Vec<String>,
-        /// Who the engine is there, where somebody has registered it.
+        /// The engine's client credentials there, if it was registered manually.
         client: Option<OAuthClientConfig>,
     },
 }
 
-/// Who the engine is at an authorization server.
+/// The engine's client credentials at an authorization server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OAuthClientConfig {
-    /// Its id.
+    /// The client id.
     pub id: String,
-    /// The authorization server that knows it so; whichever the server names where none is said.
+    /// The issuer that registered the client; if `None`, whichever authorization server the MCP server names.
     pub issuer: Option<String>,
-    /// What shows that it is it, where that is asked for.
+    /// The client secret, if one is needed.
     pub secret: Option<Secret>,
 }
 
-/// Where a server finds the user's key.
+/// How a server receives the user's API key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ApiKeyLocation {
-    /// In `Authorization`, as a bearer token.
+    /// As a bearer token in `Authorization`.
     Bearer,
     /// In this header.
     Header(HeaderName),
-    /// In this variable of its environment.
+    /// In this environment variable.
     EnvVar(String),
 }
 
@@ -117,7 +117,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -136,7 +136,7 @@ impl PartialEq for Secret {
 }
 
 impl McpServerSpec {
-    /// What a list shows of how it is spoken to.
+    /// Returns the kind of transport, for listings.
     pub fn transport_kind(&self) -> TransportKind {
         match self.transport {
             Transport::Stdio { .. } => TransportKind::Stdio,
@@ -144,7 +144,7 @@ impl McpServerSpec {
         }
     }
 
-    /// What a list shows of what it wants to know.
+    /// Returns the kind of authentication, for listings.
     pub fn auth_kind(&self) -> AuthKind {
         match self.auth {
             Auth::None => AuthKind::None,
@@ -154,19 +154,19 @@ impl McpServerSpec {
     }
 }
 
-/// The engine's environment, which `mcp.json` and `tools/*.json` may name.
+/// The engine's environment, to which `mcp.json` and `tools/*.json` may refer.
 #[derive(Clone, Default)]
 pub struct Environment(Arc<BTreeMap<String, String>>);
 
 impl Environment {
-    /// What `env` holds now.
+    /// Takes a snapshot of `env`.
     pub fn from_env(env: &dyn Env) -> Self {
         let names = env.names().into_iter();
         Self(Arc::new(names.filter_map(|name| env.get(&name).map(|value| (name, value))).collect()))
     }
 }
 
-/// It holds keys.
+/// Prints nothing of it, because it holds keys.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("environment…")
@@ -208,7 +208,7 @@ struct ServerEntry {
     timeout: Option<Timeout>,
 }
 
-/// Seconds, or such as `90s`, `5m`.
+/// Seconds, or a text such as `90s` or `5m`.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Timeout {
@@ -216,7 +216,7 @@ enum Timeout {
     Text(String),
 }
 
-/// Reads the catalog's servers, where `before` are those that were read before.
+/// Loads the catalog's servers; `before` are those of the previous load.
 pub(super) fn load(
     file: &Path,
     environment: &Environment,
@@ -347,7 +347,8 @@ fn parse_client(
             None => Ok(None),
         };
     };
-    // The server, who is somebody else, says which authorization server there is: a secret goes to none but its own.
+    // The MCP server, a third party, names the authorization server: a secret is only sent to the one it was
+    // issued by.
     if written.client_secret.is_some() && written.issuer.is_none() {
         return Err("its `client_secret` needs the `issuer` that it is shown to".into());
     }
@@ -422,7 +423,7 @@ fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), St
     Ok((parsed, value))
 }
 
-/// The text with what it names of the environment: `${NAME}`, and `${NAME:-default}` where NAME may be missing or empty.
+/// Expands references to the environment: `${NAME}`, and `${NAME:-default}` if NAME may be missing or empty.
 pub(super) fn expand_variables(text: &str, Environment(environment): &Environment) -> Result<String, String> {
     let mut out = String::new();
     let mut rest = text;
@@ -456,7 +457,7 @@ fn parse_timeout(timeout: Timeout) -> Option<Duration> {
     (!timeout.is_zero() && timeout <= MAX_TIMEOUT).then_some(timeout)
 }
 
-/// Whether a server can have this name. Its tools are called `server__tool`.
+/// Whether this is a valid server name. The server's tools are called `server__tool`.
 fn is_server_name(name: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..=MAX_NAME_BYTES).contains(&name.len())

@@ -1,4 +1,4 @@
-//! Servers as `mcp.json` names them.
+//! Tests of the servers in `mcp.json`.
 
 use serde_json::json;
 

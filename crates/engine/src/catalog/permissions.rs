@@ -10,49 +10,49 @@ use serde_json::Value;
 use super::{is_absent, read_text};
 use crate::tools::{Permission, glob_matches};
 
-/// The most bytes of the file.
+/// The maximum size of the file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
-/// The most rules, of each kind. Each is tried against each tool.
+/// The maximum number of rules of each kind. Each is matched against each tool.
 const MAX_RULES: usize = 1_000;
-/// The most folders that programs may be run from.
+/// The maximum number of folders that programs may be run from.
 const MAX_EXECUTABLE_FOLDERS: usize = 32;
-/// The longest glob, in bytes. Names of tools are far shorter.
+/// The maximum length of a glob, in bytes. Tool names are far shorter.
 const MAX_GLOB_BYTES: usize = 256;
 
-/// What the operator has decided on tools, whatever their own defaults are.
+/// The operator's decisions about tools, which take precedence over the tools' own defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
-    /// What holds for a tool that no rule is for; the tool's own default where there is none.
+    /// The permission of tools without a matching rule; the tool's own default if `None`.
     pub default: Option<Permission>,
-    /// The rules, in the order of the file: the last one whose glob is the tool's name holds.
+    /// The rules, in the order of the file: the last one whose glob matches the tool's name applies.
     pub rules: Vec<(String, Permission)>,
-    /// Globs for the names of the tools that may use the network.
+    /// Globs of the names of tools that may use the network.
     pub network_globs: Vec<String>,
-    /// Folders whose programs may be run, and all of which may be read.
+    /// Folders whose programs may be run, and whose files may all be read.
     pub executable_folders: Vec<PathBuf>,
-    /// Whether the file could not be read. What it denies is then unknown, so nothing is allowed unasked.
+    /// Whether the file could not be read. What it denies is then unknown, so nothing is allowed without approval.
     pub unreadable: bool,
 }
 
 impl Permissions {
-    /// What holds while nobody knows what is decided: a person is asked for everything.
+    /// Returns the permissions to use while the decisions are unknown: everything needs approval.
     pub fn unknown() -> Self {
         Self { default: Some(Permission::Ask), unreadable: true, ..Self::default() }
     }
 
-    /// What is decided on the tool; nothing where its own default holds.
+    /// Returns the decision about the tool; `None` if its own default applies.
     pub fn decision(&self, tool: &str) -> Option<Permission> {
         let rule = self.rules.iter().rev().find(|(glob, _)| glob_matches(glob, tool));
         rule.map(|(_, permission)| *permission).or(self.default)
     }
 
-    /// Whether the tool may use the network, where that is forbidden unless it is granted.
+    /// Whether the tool may use the network, if the network is forbidden by default.
     pub fn allows_network(&self, tool: &str) -> bool {
         self.network_globs.iter().any(|glob| glob_matches(glob, tool))
     }
 }
 
-/// Reads `file`. Where it cannot be, what was decided before holds.
+/// Loads `file`. If it cannot be read, the previous decisions apply.
 pub(super) fn load(file: &Path, before: &Permissions, warnings: &mut Vec<String>) -> Permissions {
     if is_absent(file) {
         return Permissions::default();
@@ -109,7 +109,7 @@ impl<'de> Deserialize<'de> for OrderedMembers {
     }
 }
 
-/// Whether a path names one folder wherever it is read, and not all there is.
+/// Whether a path names the same folder wherever it is read, and is not the root.
 fn is_absolute_folder(folder: &Path) -> bool {
     let mut parts = folder.components();
     let is_name = |part| matches!(part, Component::Normal(_));

@@ -1,7 +1,7 @@
-//! `skills/<name>/SKILL.md`: what the agent can learn to do when it needs it, in the open Agent Skills format
+//! `skills/<name>/SKILL.md`: skills of the platform, in the open Agent Skills format
 //! (<https://agentskills.io/specification>).
 //!
-//! Reading is lenient where a skill can be used all the same: what is odd is named and the skill taken.
+//! Parsing is lenient as long as a skill is usable: irregularities are reported and the skill is loaded.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,15 +11,15 @@ use serde::Deserialize;
 
 use super::{front_matter, is_valid_name, last_good_version, list_folder, read_text, truncate_with_warning};
 
-/// The most bytes of a `SKILL.md`.
+/// The maximum size of a `SKILL.md`, in bytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
-/// The most skills of a catalog.
+/// The maximum number of skills in a catalog.
 const MAX_SKILLS: usize = 256;
-/// The longest description, in characters: the format's bound. Every model is told it in every turn.
+/// The maximum length of a description, in characters, as in the format. It is sent to every model in every turn.
 const MAX_DESCRIPTION_CHARS: usize = 1_024;
-/// The most files of a skill beside its `SKILL.md`.
+/// The maximum number of a skill's files beside its `SKILL.md`.
 const MAX_FILES: usize = 512;
-/// How deep in a skill's folder they may be.
+/// The maximum depth of these files in the skill's folder.
 const MAX_DEPTH: usize = 8;
 
 /// A skill of the catalog.
@@ -27,17 +27,17 @@ const MAX_DEPTH: usize = 8;
 pub struct SkillSpec {
     /// Its name, which is its folder's: lower-case letters, digits and single hyphens.
     pub name: String,
-    /// What it is for and when to use it, for the model.
+    /// Its description for the model: its purpose, and when to use it.
     pub description: String,
-    /// The licence that it is under.
+    /// Its license.
     pub license: Option<String>,
-    /// What it needs: products, programs, the network.
+    /// Its requirements: products, programs, the network.
     pub compatibility: Option<String>,
-    /// What else its author says of it.
+    /// Further metadata of its author.
     pub metadata: BTreeMap<String, String>,
     /// The tools that it is written for.
     pub allowed_tools: Vec<String>,
-    /// What it tells the model to do: the text behind the front matter.
+    /// Its instructions for the model: the text after the front matter.
     pub body: String,
     /// Its folder, absolute.
     pub folder: PathBuf,
@@ -57,7 +57,7 @@ struct FrontMatter {
     allowed_tools: Option<AllowedTools>,
 }
 
-/// A value of `metadata`. The format wants strings; others are often written.
+/// A value of `metadata`. The format requires strings, but other values are common.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Scalar {
@@ -68,7 +68,7 @@ enum Scalar {
     List(Vec<String>),
 }
 
-/// `allowed-tools`: words in a line, as the format has it, or a list.
+/// `allowed-tools`: words on one line, as in the format, or a list.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum AllowedTools {
@@ -76,7 +76,7 @@ enum AllowedTools {
     List(Vec<String>),
 }
 
-/// Reads all skills of `folder`, where `before` is what it held before.
+/// Loads all skills of `folder`; `before` are those of the previous load.
 pub(super) fn load(
     folder: &Path,
     before: &[Arc<SkillSpec>],
@@ -159,7 +159,8 @@ impl Scalar {
     }
 }
 
-/// The files of a skill, by their paths in its folder. Links are left out: they could lead anywhere.
+/// Returns the files of a skill, by their paths in its folder. Links are left out, because they could lead
+/// anywhere.
 fn list_files(folder: &Path, odd: &mut Vec<String>) -> Vec<String> {
     let mut files = Vec::new();
     let mut ahead = vec![(PathBuf::new(), 0)];
@@ -189,7 +190,7 @@ fn list_files(folder: &Path, odd: &mut Vec<String>) -> Vec<String> {
     files
 }
 
-/// A path as a person reads it in a log: on one line.
+/// Formats a path for a log line.
 fn escaped_path(path: &Path) -> String {
     path.to_string_lossy().escape_debug().to_string()
 }

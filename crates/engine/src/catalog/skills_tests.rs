@@ -1,4 +1,4 @@
-//! The skills of a catalog: what is taken, what is said of it, what is left out.
+//! Tests of loading skills: which are loaded, with which warnings, and which are left out.
 
 use proptest::prelude::*;
 

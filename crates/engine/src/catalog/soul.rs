@@ -1,6 +1,7 @@
-//! `soul.md`: who the agent is. A template, for what an author cannot know when it is written.
+//! `soul.md`: the agent's character. It is a template, with variables for what its author cannot know in advance.
 //!
-//! Its variables never change within a task, for neither may the system prompt: providers keep a prompt by its beginning.
+//! The variables never change within a task, because the system prompt must not: providers cache a prompt by its
+//! prefix.
 
 use std::fmt::Write as _;
 use std::io;
@@ -11,20 +12,20 @@ use sha2::{Digest as _, Sha256};
 
 use super::{Catalog, front_matter, read_text};
 
-/// The most bytes of the file. All of it goes to the model each time.
+/// The maximum size of the file, in bytes. All of it is sent to the model in each request.
 const MAX_FILE_BYTES: u64 = 64 * 1024;
-/// The most variables in it, for each stands for as much as the catalog has.
+/// The maximum number of variables in it, because each can expand to a large part of the catalog.
 const MAX_VARIABLES: usize = 32;
-/// The longest version, in characters.
+/// The maximum length of the version, in characters.
 const MAX_VERSION_CHARS: usize = 128;
-/// How many bytes of the content's hash are its version.
+/// The number of bytes of the content's hash that make up the default version.
 const VERSION_HASH_BYTES: usize = 6;
 
-/// Who the agent is where the catalog has no soul that can be used.
+/// The soul used if the catalog has no usable one.
 const BUILT_IN_SOUL: &str = "You are a person's own assistant. You are helpful, honest and brief. You use your \
                         tools where they help, and say plainly what you did and what you could not do.";
 
-/// See the module.
+/// The soul: a parsed template and its version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Soul {
     version: String,
@@ -38,16 +39,16 @@ enum Piece {
     Variable(Variable),
 }
 
-/// What a template can name.
+/// A variable of a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Variable {
-    /// The agents of the catalog: a line each, with what they are good at.
+    /// The agents of the catalog, one line each, with what they are good at.
     Agents,
-    /// The skills of the catalog: a line each, with what they are for.
+    /// The skills of the catalog, one line each, with what they are for.
     Skills,
     /// The soul's version.
     Version,
-    /// The folder of the agent's files, as its programs know it.
+    /// The folder of the agent's files, as its programs see it.
     Workspace,
 }
 
@@ -60,7 +61,7 @@ impl Variable {
     ];
 }
 
-/// What may stand before the text.
+/// The optional front matter.
 #[derive(Default, Deserialize)]
 struct FrontMatter {
     version: Option<String>,
@@ -76,10 +77,10 @@ impl Default for Soul {
 }
 
 impl Soul {
-    /// Reads the soul of the catalog in `folder`; the built-in one where there is no `soul.md`.
+    /// Loads the soul of the catalog in `folder`; the built-in one if there is no `soul.md`.
     ///
     /// # Errors
-    /// For a person: why that file cannot be used.
+    /// Why that file cannot be used, for a person.
     pub fn load(folder: &Path) -> Result<Self, String> {
         let file = folder.join("soul.md");
         match std::fs::symlink_metadata(&file) {
@@ -107,12 +108,12 @@ impl Soul {
         Ok(Self { version, template: parse_template(body)? })
     }
 
-    /// What it calls itself: the `version` of its front matter, else the beginning of its content's SHA-256.
+    /// Returns the version: `version` of the front matter, else the beginning of the content's SHA-256.
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// The text that a model is told, where this is what the catalog has and the agent's files are in `workspace`.
+    /// Renders the text for a model, given the catalog and the folder of the agent's files.
     pub fn render(&self, catalog: &Catalog, workspace: &Path) -> String {
         let pieces = self.template.iter().map(|piece| match piece {
             Piece::Text(text) => text.clone(),
@@ -146,7 +147,7 @@ fn bullet_list<'a>(entries: impl Iterator<Item = (&'a str, &'a str)>) -> String 
     if lines.is_empty() { "(none)".into() } else { lines.join("\n") }
 }
 
-/// The pieces of a text in which `{{name}}` stands for a variable, and `\{{` for two braces.
+/// Parses a text in which `{{name}}` is a variable and `\{{` stands for two braces.
 fn parse_template(text: &str) -> Result<Vec<Piece>, String> {
     let mut pieces = Vec::new();
     let mut plain = String::new();

@@ -1,4 +1,4 @@
-//! The soul's template: what it stands for, and what is refused.
+//! Tests of the soul's template: its variables, and what is refused.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn variables_stand_for_what_the_catalog_has() {
             prompt: "x".into(),
         })
     };
-    // What stands in a description is no template.
+    // A description is not a template.
     let agents = vec![agent("finder", "Finds {{version}}."), agent("writer", "Writes.")];
     let catalog = Catalog { agents, ..Catalog::default() };
     let text = "---\nversion: 1.10\n---\n\nI am {{version}}.\n{{ agents }}\nSkills: {{skills}}; in {{workspace}}{{version}}\n";

@@ -1,4 +1,4 @@
-//! A catalog that is read again: what is faulty keeps its last good version, what is gone is gone.
+//! Tests of reloading: a faulty entry keeps its last good version, a removed entry is gone.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +10,14 @@ use tempfile::TempDir;
 use super::*;
 use crate::tools::Permission;
 
-/// A catalog's folder, and what was read of it last.
+/// A catalog's folder, and the catalog last loaded from it.
 struct CatalogFixture {
     folder: TempDir,
     catalog: Catalog,
 }
 
 impl CatalogFixture {
-    /// One with a whole entry of each kind.
+    /// Creates a catalog with a valid entry of each kind.
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let place = Self { folder, catalog: Catalog::default() };
@@ -43,7 +43,7 @@ impl CatalogFixture {
         &self.catalog.warnings
     }
 
-    /// The descriptions of the entries, by their kinds, and what is decided on `shell`.
+    /// Returns the descriptions of the entries by kind, and the decision about `shell`.
     fn summary(&self) -> (Vec<&str>, Option<Permission>) {
         let agents = self.catalog.agents.iter().map(|agent| agent.description.as_str());
         let skills = self.catalog.skills.iter().map(|skill| skill.description.as_str());
@@ -112,7 +112,7 @@ fn what_is_gone_is_gone() {
     fs::remove_file(folder.join("agents/finder.md")).unwrap();
     fs::remove_dir_all(folder.join("tools")).unwrap();
     fs::remove_file(folder.join("permissions.json")).unwrap();
-    // What is left of a skill that was taken away, say by a version control that does not know of it, is no skill.
+    // The remains of a removed skill, for example files that version control does not know, are not a skill.
     fs::remove_file(folder.join("skills/count/SKILL.md")).unwrap();
     let warnings = place.reload();
     assert!(
@@ -132,7 +132,7 @@ fn a_catalog_that_cannot_be_read_stays_as_it_was() {
     assert!(matches!(warnings, [one] if one.contains("stays as it was")), "{warnings:?}");
     assert_eq!(place.summary(), (FIRST.to_vec(), Some(Permission::Deny)));
     fs::rename(&aside, &folder).unwrap();
-    // So does one part of it.
+    // The same holds for a part of it.
     fs::remove_dir_all(folder.join("agents")).unwrap();
     fs::write(folder.join("agents"), "no folder").unwrap();
     let warnings = place.reload();
@@ -165,8 +165,8 @@ fn faults_of_the_permissions_open_nothing_at_first_and_change_nothing_later() {
 }
 
 proptest! {
-    /// Of any order of changes: an entry is in use if and only if its file is there and was good at some reading since
-    /// it came, and then it is what it was when it was read good last.
+    /// For any sequence of changes: an entry is in use if and only if its file exists and was valid at some load
+    /// since it appeared, and then it has the content of the last valid load.
     #[test]
     fn an_entry_is_what_it_was_when_it_was_good_last(
         changes in prop::collection::vec((0..3_usize, 0..3_u8, any::<bool>()), 1..20),

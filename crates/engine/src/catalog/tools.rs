@@ -1,4 +1,4 @@
-//! `tools/<name>.json`: tools that run a program, or ask a server.
+//! `tools/<name>.json`: tools that run a program or call a server.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,43 +12,43 @@ use super::{last_good_version, list_folder, read_text, truncate_with_warning};
 use crate::llm::is_tool_name;
 use crate::tools::{BUILT_IN_NAMES, HttpCall, Permission, Schema};
 
-/// The most bytes of a tool's file.
+/// The maximum size of a tool's file, in bytes.
 const MAX_FILE_BYTES: u64 = 256 * 1024;
-/// The most tools of a catalog.
+/// The maximum number of tools in a catalog.
 const MAX_TOOLS: usize = 256;
-/// The longest description, in bytes. Every model is told it in every turn.
+/// The maximum length of a description, in bytes. It is sent to every model in every turn.
 const MAX_DESCRIPTION_BYTES: usize = 1_024;
-/// The most parts of a command.
+/// The maximum number of parts of a command.
 const MAX_COMMAND_PARTS: usize = 256;
-/// The most headers of a request.
+/// The maximum number of a request's headers.
 const MAX_HEADERS: usize = 64;
 
 /// A tool of the catalog.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CatalogTool {
-    /// Its name, which is its file's: one that every provider takes, and none of a built-in tool.
+    /// Its name, which is its file's: one that every provider accepts, and not that of a built-in tool.
     pub name: String,
-    /// What it is for, for the model.
+    /// Its description, for the model.
     pub description: String,
     /// The JSON Schema of its input: a valid one, for an object.
     pub input_schema: Value,
-    /// Whether it needs a person's leave where `permissions.json` does not say.
+    /// Its default permission, if `permissions.json` has no rule for it.
     pub permission: Permission,
-    /// Whether running it twice is as good as once.
+    /// Whether a second run has the same effect as one.
     pub idempotent: bool,
     /// Whether its program may use the network.
     pub network: bool,
-    /// What a call of it runs.
+    /// What a call runs.
     pub implementation: ToolImplementation,
 }
 
-/// What a call of a tool runs.
+/// The implementation of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ToolImplementation {
-    /// A program and its arguments. It is given the input as JSON on its standard input; what it writes to its
-    /// standard output is the result. Paths of the catalog's own files are absolute.
+    /// A program and its arguments. It receives the input as JSON on its standard input; its standard output is
+    /// the result. Paths of the catalog's own files are absolute.
     Command(Vec<String>),
-    /// A request, with the input as its JSON body; what is answered is the result.
+    /// A request with the input as its JSON body or in its query; the response is the result.
     Http(HttpCall),
 }
 
@@ -74,7 +74,7 @@ struct HttpSection {
     headers: BTreeMap<String, String>,
 }
 
-/// Reads all tools of the catalog in `catalog`, where `before` is what it held before.
+/// Loads all tools of the catalog in `catalog`; `before` are those of the previous load.
 pub(super) fn load(
     catalog: &Path,
     environment: &Environment,
@@ -84,7 +84,7 @@ pub(super) fn load(
     let Some(mut files) = list_folder(&catalog.join("tools"), "tools", warnings) else {
         return before.to_vec();
     };
-    // What else is there belongs to the tools: their programs.
+    // Other files there belong to the tools: their programs.
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     truncate_with_warning(MAX_TOOLS, &mut files, "tools", warnings);
     let mut tools = Vec::new();
@@ -103,7 +103,7 @@ pub(super) fn load(
 }
 
 fn parse(name: &str, text: &str, catalog: &Path, environment: &Environment) -> Result<CatalogTool, String> {
-    // The text may hold secrets, and what serde says of a value may repeat it: only the place is told.
+    // The text may hold secrets, and a message of serde may quote them: only the position is reported.
     let written: ToolFile = serde_json::from_str(text).map_err(|error| redacted_json_error(&error))?;
     if !is_tool_name(name) {
         return Err("its name must be 1 to 64 of A-Z, a-z, 0-9, `_` and `-`".into());
@@ -141,13 +141,13 @@ fn parse(name: &str, text: &str, catalog: &Path, environment: &Environment) -> R
     })
 }
 
-/// What is wrong with a JSON text that may hold secrets.
+/// Describes an error in a JSON text that may hold secrets.
 pub(super) fn redacted_json_error(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     match error.classify() {
         serde_json::error::Category::Data => {
             let text = error.to_string();
-            // Names of fields are told, values are not.
+            // Field names are reported, values are not.
             let names_fields = ["unknown field", "missing field", "duplicate field"];
             if names_fields.iter().any(|start| text.starts_with(start)) {
                 return text;
@@ -167,7 +167,7 @@ fn validated_schema(written: Option<Value>) -> Result<Value, String> {
     Ok(schema)
 }
 
-/// The command with the paths of the catalog's files in full: its program begins in the workspace.
+/// Resolves the paths of the catalog's files in a command, because its program starts in the workspace.
 fn resolve_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, String> {
     let [program, ..] = command.as_slice() else { return Err("its `command` is empty".into()) };
     if program.is_empty()
@@ -178,7 +178,7 @@ fn resolve_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, 
             "its `command` must be a program and its arguments, at most {MAX_COMMAND_PARTS} in all"
         ));
     }
-    // A bare name is looked for on the `PATH`.
+    // A bare name is searched on the `PATH`.
     if program.contains('/') && !program.starts_with('/') && resolve_catalog_path(program, catalog).is_none()
     {
         return Err(format!("there is no file `{program}` in the catalog"));
@@ -186,7 +186,7 @@ fn resolve_command(command: Vec<String>, catalog: &Path) -> Result<Vec<String>, 
     Ok(command.into_iter().map(|part| resolve_catalog_path(&part, catalog).unwrap_or(part)).collect())
 }
 
-/// The whole path of a part of a command that names a file of the catalog.
+/// Returns the absolute path of a part of a command that names a file of the catalog.
 pub(super) fn resolve_catalog_path(part: &str, catalog: &Path) -> Option<String> {
     let path = Path::new(part);
     let named = path.is_relative() && part.contains('/');

@@ -1,4 +1,4 @@
-//! The tools of a catalog: what is taken, what is left out, and what is said of it.
+//! Tests of loading tools: which are loaded, which are left out, and with which warnings.
 
 use proptest::prelude::*;
 

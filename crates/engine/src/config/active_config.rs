@@ -1,5 +1,5 @@
-//! Which configuration of the gateway is in force: what `set_config` was given, which the brain keeps; else the catalog's
-//! `gateway.json`; else what the environment says.
+//! The active gateway configuration: the one stored by `set_config`, which the brain keeps; else the catalog's
+//! `gateway.json`; else the one from the environment.
 
 use std::sync::Arc;
 
@@ -10,36 +10,36 @@ use crate::llm::Gateway;
 use crate::llm::config::{CatalogConfig, CatalogKeyPolicy, ConfigSources, NotConfigured, ValidatedConfig};
 use crate::store::{Brain, Setting, WriteError};
 
-/// Why the configuration stays as it is.
+/// Why the configuration was not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The other one is faulty.
+    /// The new configuration is invalid.
     #[error(transparent)]
     Invalid(#[from] NotConfigured),
-    /// It could not be stored.
+    /// The new configuration could not be stored.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
 
-/// See the module.
+/// The active gateway configuration, and the gateway that uses it.
 pub struct ActiveConfig {
     gateway: Arc<Gateway>,
     sources: Arc<ConfigSources>,
     brain: Brain,
-    /// Held while one configuration takes the place of another, so that what is stored is what is in force.
+    /// Held while the configuration is replaced, so that the stored and the active one agree.
     state: Mutex<State>,
 }
 
 struct State {
-    /// Null where no model can be used.
+    /// Null if no model can be used.
     document: Value,
-    /// Of the `gateway.json` that was read last and found good.
+    /// The key policy of the last valid `gateway.json`.
     trust: CatalogKeyPolicy,
 }
 
 impl ActiveConfig {
-    /// Puts the first configuration in force that works. What does not is logged; where none does, the gateway says
-    /// what to set.
+    /// Activates the first configuration that works. Others are logged; if none works, the gateway reports what to
+    /// set.
     ///
     /// # Errors
     /// The brain cannot be read.
@@ -65,20 +65,21 @@ impl ActiveConfig {
         })
     }
 
-    /// The gateway that it is in force at.
+    /// Returns the gateway.
     pub const fn gateway(&self) -> &Arc<Gateway> {
         &self.gateway
     }
 
-    /// The configuration in force, in the form of `gateway.json`; null where no model can be used. Holds no key.
+    /// Returns the active configuration in the form of `gateway.json`; null if no model can be used. It contains
+    /// no keys.
     pub async fn document(&self) -> Value {
         self.state.lock().await.document.clone()
     }
 
-    /// Checks a configuration, keeps it, and puts it in force.
+    /// Validates, stores and activates a configuration.
     ///
     /// # Errors
-    /// All stays as it is.
+    /// Nothing was changed.
     pub async fn set(self: &Arc<Self>, document: Value) -> Result<(), ConfigError> {
         let this = Arc::clone(self);
         run_to_completion(async move {
@@ -92,10 +93,10 @@ impl ActiveConfig {
         .await
     }
 
-    /// Reads the catalog's `gateway.json` again, and forgets what was set.
+    /// Discards the stored configuration and reads the catalog's `gateway.json` again.
     ///
     /// # Errors
-    /// All stays as it is.
+    /// Nothing was changed.
     pub async fn reload(self: &Arc<Self>) -> Result<(), ConfigError> {
         let this = Arc::clone(self);
         run_to_completion(async move {
@@ -118,7 +119,7 @@ impl ActiveConfig {
     }
 }
 
-/// What `set_config` was once given, unless it does not work any more.
+/// Returns the configuration stored by `set_config`, unless it no longer works.
 fn load_stored(sources: &ConfigSources, trust: &CatalogKeyPolicy, text: &str) -> Option<ValidatedConfig> {
     let checked = match serde_json::from_str(text) {
         Ok(document) => sources.validate(document, trust).map_err(|reason| reason.to_string()),
@@ -127,7 +128,7 @@ fn load_stored(sources: &ConfigSources, trust: &CatalogKeyPolicy, text: &str) ->
     checked.inspect_err(|reason| tracing::warn!(reason, "What set_config was given is not used.")).ok()
 }
 
-/// Does `work` to its end, also if the caller goes away in the middle: what is stored must come into force.
+/// Runs `work` to completion, even if the caller goes away: what is stored must become active.
 async fn run_to_completion(
     work: impl Future<Output = Result<(), ConfigError>> + Send + 'static,
 ) -> Result<(), ConfigError> {

@@ -1,4 +1,4 @@
-//! Of three configurations the first that works is in force, and a faulty one changes nothing.
+//! The first of three configurations that works is active, and a faulty one changes nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn write_file(folder: &TempDir, text: &str) {
     std::fs::write(folder.path().join("gateway.json"), text).unwrap();
 }
 
-/// A start of an engine in `folder`.
+/// Starts from `folder` as an engine does.
 fn open_config(folder: &Path, env: &[(&str, &str)]) -> (Brain, Arc<ActiveConfig>) {
     let env: BTreeMap<String, String> =
         env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -79,7 +79,7 @@ async fn what_is_faulty_changes_nothing() {
     assert!(matches!(in_force.reload().await, Err(ConfigError::Invalid(_))));
     assert_eq!((active_model(&in_force), in_force.document().await), ("set".into(), gateway_document("set")));
     brain.close().await;
-    // What cannot be stored does not come into force.
+    // A configuration that cannot be stored does not become active.
     assert!(matches!(in_force.set(gateway_document("unstored")).await, Err(ConfigError::Write(_))));
     assert_eq!(active_model(&in_force), "set");
 }
@@ -108,7 +108,7 @@ async fn at_a_start_the_next_one_stands_in_for_what_works_no_more() {
         assert_eq!(active_model(&in_force), expected);
         brain.close().await;
     }
-    // Where nothing works, all of it is told.
+    // If nothing works, all reasons are reported.
     let (_brain, in_force) = open_config(folder.path(), &[]);
     let reason = active_model(&in_force);
     assert!(reason.contains("gateway.json") && reason.contains("LLM_PROVIDER is not set"), "{reason}");

@@ -1,8 +1,8 @@
-//! The clock of one task's events.
+//! The clock that stamps the events of one task.
 //!
-//! It shows Unix milliseconds, strictly increasing within the task: a client names the place where it stopped
-//! by the last `ts` it saw. Where events come faster than milliseconds the clock runs ahead of real time, by
-//! [`MAX_LEAD_MS`] at most; an event beyond that waits.
+//! It yields Unix milliseconds, strictly increasing within the task: a client identifies its position by the last
+//! `ts` it received. If events come faster than one per millisecond, the clock runs ahead of real time by at most
+//! [`MAX_LEAD_MS`]; an event beyond that has to wait.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use service::clock::Clock;
 /// How far the clock may run ahead of the highest real time that the task has seen.
 pub(super) const MAX_LEAD_MS: i64 = 2_000;
 
-/// A reading of both clocks.
+/// A reading of the wall clock and of the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClockReading {
     wall: Timestamp,
@@ -25,26 +25,26 @@ impl ClockReading {
     }
 }
 
-/// See the module.
+/// The event clock of a task: its newest `ts`, and its estimate of real time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EventClock {
     last_ts: i64,
-    /// The highest real time seen, and when that was by the monotonic clock. Real time goes on from here by
-    /// the monotonic clock even if the wall clock is set back, so that such a jump never stalls a turn.
+    /// The highest real time seen, and the monotonic time of that reading. From there real time advances by the
+    /// monotonic clock even if the wall clock is set back, so that such a jump never stalls a turn.
     wall_ms: i64,
     wall_at: Duration,
 }
 
 impl EventClock {
-    /// A clock that goes on above the task's highest stored `ts` (0 for a new task).
+    /// Creates a clock that continues above the task's highest stored `ts` (0 for a new task).
     pub(super) fn resume_after(last_ts: i64, now: ClockReading) -> Self {
-        // The stored `ts` may have been ahead of its time by the whole lead, so the real time behind it is only
-        // known to be that much lower.
+        // The stored `ts` may have been ahead of real time by the whole lead, so real time is only known to have
+        // been that much lower.
         let seen_ms = now.wall.unix_ms().max(last_ts - MAX_LEAD_MS);
         Self { last_ts, wall_ms: seen_ms, wall_at: now.monotonic }
     }
 
-    /// The newest `ts` given out, or stored before.
+    /// The newest `ts` that was issued or stored.
     pub(super) const fn last_ts(&self) -> i64 {
         self.last_ts
     }
@@ -54,10 +54,10 @@ impl EventClock {
         self.observe(now) <= self.last_ts
     }
 
-    /// The `ts` of the first of `events` events at `now`; the others follow it one by one.
+    /// Issues the `ts` of the first of `events` events at `now`; the others follow in steps of one.
     ///
     /// # Errors
-    /// How long to wait, if the last of them would be too far ahead.
+    /// Returns the time to wait if the last `ts` would be too far ahead.
     pub(super) fn stamp(&mut self, now: ClockReading, events: i64) -> Result<i64, Duration> {
         let real = self.observe(now);
         if events == 0 {
@@ -65,7 +65,7 @@ impl EventClock {
         }
         let first = real.max(self.last_ts + 1);
         let last = first + events - 1;
-        // More events at once than the lead has room for would wait for ever; they may run ahead instead.
+        // More events at once than the lead allows would wait forever, so they may run ahead by their number.
         let over = last - (real + MAX_LEAD_MS.max(events));
         if over > 0 {
             return Err(Duration::from_millis(over.unsigned_abs()));
@@ -131,7 +131,7 @@ mod tests {
             last = ts;
         }
         assert!(last <= before + 5_000);
-        // The same over a restart: only the stored `ts` is known then.
+        // The same after a restart, when only the stored `ts` is known.
         let mut clock = EventClock::resume_after(last, clock_reading(3_605_000, 0));
         assert!(clock.stamp(clock_reading(3_605_002, 2), 1).unwrap() > last);
     }

@@ -1,4 +1,4 @@
-//! What is committed together: steps, the events that tell of them, and what they change.
+//! The unit of a commit: steps, the events that report them, and the state changes that belong to them.
 
 use bytes::Bytes;
 use contract::event::{Event, HitlRequest};
@@ -9,7 +9,7 @@ use crate::llm::{Content, Media};
 use crate::store::steps::{MemoryWrite, Step};
 use crate::store::{Durability, NewGrant, NewKnowledge, NewTurn, Rewind, TaskRow, WriteTx};
 
-/// See the module. What it holds is written in its order.
+/// Steps, events and state changes that are committed together, written in the order in which they were added.
 #[derive(Default)]
 pub struct Commit {
     pub(super) parts: Vec<CommitPart>,
@@ -22,7 +22,7 @@ pub(super) enum CommitPart {
     Event(Event),
 }
 
-/// A change beside the journal and the events.
+/// A state change other than a step or an event.
 pub(super) enum StateChange {
     BeginTurn(NewTurn),
     IncrementStartCount,
@@ -39,60 +39,60 @@ pub(super) enum StateChange {
 }
 
 impl Commit {
-    /// Nothing yet.
+    /// Creates an empty commit.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The turn begins. Its first event must be in the same record.
+    /// Begins the turn. Its first event must be in the same commit.
     #[must_use]
     pub fn begin_turn(self, turn: NewTurn) -> Self {
         self.change(StateChange::BeginTurn(turn))
     }
 
-    /// A start of the engine takes the turn up.
+    /// Counts a start of the engine that resumes the turn.
     #[must_use]
     pub fn increment_start_count(self) -> Self {
         self.change(StateChange::IncrementStartCount)
     }
 
-    /// The turn rests: no start of the engine tries it.
+    /// Resets the turn's start count because it waits for the user; engine starts do not resume it meanwhile.
     #[must_use]
     pub fn reset_start_count(self) -> Self {
         self.change(StateChange::ResetStartCount)
     }
 
-    /// The task loses what an edit or a retry makes void.
+    /// Removes from the task what an edit or a retry invalidates.
     #[must_use]
     pub fn rewind(self, cut: Rewind) -> Self {
         self.change(StateChange::Rewind(cut))
     }
 
-    /// A step of the turn.
+    /// Adds a step of the turn.
     #[must_use]
     pub fn step(self, step: Step) -> Self {
         self.push_part(CommitPart::Step(Box::new(step)))
     }
 
-    /// An event.
+    /// Adds an event.
     #[must_use]
     pub fn event(self, event: Event) -> Self {
         self.push_part(CommitPart::Event(event))
     }
 
-    /// Events, in their order.
+    /// Adds events in the given order.
     #[must_use]
     pub fn events(self, events: impl IntoIterator<Item = Event>) -> Self {
         events.into_iter().fold(self, Self::event)
     }
 
-    /// A value of the task's working memory.
+    /// Sets a value in the task's working memory.
     #[must_use]
     pub fn working_memory(self, write: MemoryWrite) -> Self {
         self.change(StateChange::WorkingMemory(write))
     }
 
-    /// What was attached to a message or an answer.
+    /// Stores the attachments of a message or an answer.
     #[must_use]
     pub fn attachments(self, contents: &[Content]) -> Self {
         contents.iter().fold(self, |record, content| match content {
@@ -103,44 +103,45 @@ impl Commit {
         })
     }
 
-    /// A person is asked.
+    /// Opens a request that waits for an answer of the user.
     #[must_use]
     pub fn open_hitl_request(self, request: HitlRequest) -> Self {
         self.change(StateChange::OpenHitlRequest(request))
     }
 
-    /// A person answered.
+    /// Closes a request that the user has answered.
     #[must_use]
     pub fn close_hitl_request(self, request_id: HitlId) -> Self {
         self.change(StateChange::CloseHitlRequest(request_id))
     }
 
-    /// A person gave leave for good.
+    /// Stores a lasting approval (grant) of the user.
     #[must_use]
     pub fn grant(self, grant: NewGrant) -> Self {
         self.change(StateChange::Grant(grant))
     }
 
-    /// Something is known from here on.
+    /// Saves a knowledge record.
     #[must_use]
     pub fn knowledge(self, record: NewKnowledge) -> Self {
         self.change(StateChange::Knowledge(record))
     }
 
-    /// The turn was told what is remembered. Its opening must be before it in the same record.
+    /// Records that the turn's notes contain a memory record. The step that opens the turn must precede it in the
+    /// same commit.
     #[must_use]
     pub fn recalled(self, kind: MemoryKind, id: String) -> Self {
         self.change(StateChange::Recalled(kind, id))
     }
 
-    /// The turn was told of the user's skills, in a text with this hash. Its opening must be before it in the same
-    /// record.
+    /// Records that the turn was sent a note about the user's skills, whose text has this hash. The step that
+    /// opens the turn must precede it in the same commit.
     #[must_use]
     pub fn skills_note(self, hash: String) -> Self {
         self.change(StateChange::SkillsNote(hash))
     }
 
-    /// The commit must hold against power loss.
+    /// Requires the commit to survive a power loss.
     #[must_use]
     pub fn durable(mut self) -> Self {
         self.durability = Durability::PowerLoss;
@@ -158,7 +159,7 @@ impl Commit {
 }
 
 impl StateChange {
-    /// Writes it. `ts` is that of the first event of its record.
+    /// Writes the change. `ts` is that of the first event of its commit.
     pub(super) fn apply(
         &self,
         rows: &WriteTx<'_>,

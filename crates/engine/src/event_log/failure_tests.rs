@@ -1,4 +1,4 @@
-//! Nothing is seen that is not stored, and a write that fails harms nobody else.
+//! Nothing is visible that is not stored, and a failed write affects nobody else.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::store::{Durability, WriteBatch, WriteError, WriteTx};
 use crate::testing::{SseEvent, next_events, parse_sse, read_all, task_id, with_deadline};
 
-/// Whether an event that was seen is in the file, for whoever opens it.
+/// Whether an event that was received is in the file, for an independent reader.
 fn check_stored(outside: &Connection, seen: &SseEvent) -> Result<(), String> {
     let kind: Option<String> = outside
         .query_row(
@@ -59,7 +59,7 @@ async fn the_stored_check_goes_red() {
     let recorder = begin_turn(&channel).await;
     let hold = WriterPause::pause_writer(&bench.brain).await;
     recorder.emit(block_stop(0)).await.unwrap();
-    // The event as a channel would show it that published before it stored.
+    // The event as it would be shown if it were published before it is stored.
     let early = contract::event::encode_sse(
         &task_id("t"),
         recorder.turn_id(),
@@ -80,7 +80,7 @@ async fn nothing_is_seen_while_the_commit_is_held_up() {
     let channel = bench.open_log("t");
     let recorder = begin_turn(&channel).await;
     let mut reader = channel.read(recorder.last_ts(), Follow::Turn(recorder.turn_id()));
-    // Another program has the write lock, as a backup might.
+    // Another program holds the write lock, for example for a backup.
     let outside = bench.outside();
     outside.execute_batch("BEGIN IMMEDIATE").unwrap();
     recorder.emit(text_delta("a")).await.unwrap();
@@ -96,7 +96,7 @@ async fn nothing_is_seen_while_the_commit_is_held_up() {
     assert!(with_deadline(next).await.unwrap().is_some());
 }
 
-/// From here on no tool call can be stored.
+/// Makes every later attempt to store a tool call fail.
 fn forbid_tool_calls(outside: &Connection) {
     outside
         .execute_batch(
@@ -120,7 +120,7 @@ async fn a_failed_write_reaches_its_turn_and_nobody_else() {
     assert_eq!(next_events(&mut reader).await.unwrap().len(), 1);
     forbid_tool_calls(&bench.outside());
 
-    // Both in one group commit, with events before and after the one that cannot be stored.
+    // Both are in one group commit, with events before and after the one that cannot be stored.
     let hold = WriterPause::pause_writer(&bench.brain).await;
     failing_turn.emit(text_delta("before")).await.unwrap();
     let mut refused = Box::pin(failing_turn.commit(Commit::new().event(tool_call())));
@@ -135,7 +135,7 @@ async fn a_failed_write_reaches_its_turn_and_nobody_else() {
     assert!(with_deadline(behind).await.is_err());
     with_deadline(stored).await.unwrap();
 
-    // The turn cannot go on, and nothing of what failed is stored or was seen.
+    // The turn cannot continue, and nothing of the failed commit is stored or was visible.
     assert!(failing_turn.emit(text_delta("after")).await.is_err());
     assert!(with_deadline(failing_turn.commit(ending_commit())).await.is_err());
     drop(failing_turn);
@@ -197,7 +197,7 @@ async fn what_is_sent_after_the_writer_came_waits_for_the_next_commit_with_its_d
     with_deadline(second).await.unwrap();
 }
 
-/// A batch that looks from outside at what is stored the moment its own commit is.
+/// A batch that looks at the stored content from outside at the moment when its own commit completes.
 struct Probe {
     outside: Mutex<Connection>,
     tasks: Mutex<Option<i64>>,
@@ -224,7 +224,8 @@ async fn tasks_that_wait_for_a_commit_share_the_next_one() {
     let bench = Fixture::system();
     let probe = Arc::new(Probe { outside: Mutex::new(bench.outside()), tasks: Mutex::new(None) });
     let hold = WriterPause::pause_writer(&bench.brain).await;
-    // The first of its group: settled before the others, so if it sees their rows, one commit stored them.
+    // It is the first of its group and completed before the others, so if it sees their rows, one commit stored
+    // them.
     bench.brain.queue(Arc::clone(&probe) as Arc<dyn WriteBatch>);
     let channels: Vec<_> = (0..10).map(|number| bench.open_log(&number.to_string())).collect();
     let recorders: Vec<_> =

@@ -1,4 +1,4 @@
-//! The writing end of a task's channel.
+//! The writing end of a task's event log: the outbox, its commit, and the publication of what was committed.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -18,36 +18,36 @@ use crate::fault_injection::{self, Mutation};
 use crate::store::steps::Step;
 use crate::store::{Brain, Durability, TaskEntry, TaskRow, WriteBatch, WriteError, WriteTx, to_json};
 
-/// How many bytes of events may wait for the writer before the turn waits too.
+/// How many bytes of text may wait for the writer before the turn has to wait too.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
 
-/// Another turn is running on the task.
+/// The error for a task on which another turn is running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
-/// One task's channel. See the module above.
+/// The event log of one task. See the parent module.
 pub struct TaskEventLog {
     pub(super) brain: Brain,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) task: TaskRow,
     pub(super) task_id: TaskId,
     state: Mutex<State>,
-    /// What the writer has taken and not yet settled. Only the writer uses it, so a commit under way does not
-    /// keep the turn from sending on.
+    /// The entries that the writer has collected and not completed yet. Only the writer uses them, so a commit in
+    /// progress does not keep the turn from emitting further events.
     in_flight: Mutex<Vec<OutboxEntry>>,
     status: watch::Sender<LogStatus>,
-    /// The text that waits in all channels together.
+    /// The bytes of text that wait, over all event logs.
     waiting_bytes: Arc<AtomicUsize>,
-    /// When an event of any channel was last published.
+    /// The time of the last publication, over all event logs.
     last_published_at: Arc<AtomicI64>,
 }
 
-/// What readers wait on.
+/// The state that readers watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LogStatus {
     /// The newest published `ts`.
     pub(super) published_ts: i64,
-    /// The turn that runs.
+    /// The turn that is running.
     pub(super) running_turn: Option<TurnId>,
 }
 
@@ -55,15 +55,15 @@ struct State {
     clock: EventClock,
     /// Whether the task is stored.
     task_exists: bool,
-    /// What waits for the writer, in order.
+    /// The entries that wait for the writer, in order.
     outbox: Vec<OutboxEntry>,
-    /// The text that waits or is in flight.
+    /// The bytes of text that wait or are in flight.
     waiting_bytes: usize,
-    /// Whether the writer knows that something waits.
+    /// Whether this event log is in the writer's queue.
     queued: bool,
-    /// How durable the commit of what waits must be.
+    /// The durability that the commit of the waiting entries needs.
     durability: Durability,
-    /// Set when a write failed: the turn that was running cannot go on.
+    /// Set when a write failed: the turn that was running cannot continue.
     write_error: Option<WriteError>,
     ring: Ring,
 }
@@ -80,7 +80,7 @@ enum OutboxEntry {
         turn_id: TurnId,
         write: StateChange,
     },
-    /// An event, and its own data as JSON once it was written: what is stored and what is sent are the same.
+    /// An event and, once it was written, its data as JSON: what is sent is exactly what is stored.
     Event {
         ts: i64,
         turn_id: TurnId,
@@ -124,17 +124,17 @@ impl TaskEventLog {
         })
     }
 
-    /// The task's row.
+    /// The row of the task.
     pub fn task(&self) -> TaskRow {
         self.task
     }
 
-    /// The task's id.
+    /// The id of the task.
     pub fn task_id(&self) -> &TaskId {
         &self.task_id
     }
 
-    /// Takes the channel for a turn. There is one at a time.
+    /// Acquires the event log for a turn. Only one turn can hold it at a time.
     pub fn begin_turn(self: &Arc<Self>, turn_id: TurnId) -> Result<Recorder, Busy> {
         let taken = self.status.send_if_modified(|progress| {
             let free = progress.running_turn.is_none();
@@ -150,22 +150,22 @@ impl TaskEventLog {
         Ok(Recorder { event_log: Arc::clone(self), turn_id })
     }
 
-    /// Whether `turn_id` holds the channel: it has begun, and its end is not published.
+    /// Whether `turn_id` holds the event log: it has begun, and its end is not published yet.
     pub fn is_running(&self, turn_id: TurnId) -> bool {
         self.status.borrow().running_turn == Some(turn_id)
     }
 
-    /// Whether a turn holds the channel.
+    /// Whether any turn holds the event log.
     pub fn has_running_turn(&self) -> bool {
         self.status.borrow().running_turn.is_some()
     }
 
-    /// Reads the events after `after`.
+    /// Creates a reader of the events with a `ts` above `after`.
     pub fn read(self: &Arc<Self>, after: i64, follow: Follow) -> EventReader {
         EventReader::new(Arc::clone(self), after, follow, self.status.subscribe())
     }
 
-    /// The published frames after `ts`, or none if the store must be asked.
+    /// The published frames with a `ts` above `ts`, or `None` if they must be read from the store.
     pub(super) fn published_after(&self, ts: i64) -> Option<Vec<Frame>> {
         self.state().ring.frames_after(ts)
     }
@@ -184,7 +184,7 @@ impl TaskEventLog {
 }
 
 impl State {
-    /// Takes `event` into a waiting delta of the same block and millisecond, if there is one.
+    /// Merges `event` into a waiting delta of the same kind, turn and millisecond. Returns whether it was merged.
     fn coalesce_delta(&mut self, now: ClockReading, turn: TurnId, event: &Event) -> bool {
         if self.waiting_bytes > MAX_WAITING_BYTES {
             return false;
@@ -208,14 +208,14 @@ impl State {
         true
     }
 
-    /// Whether the writer must be told.
+    /// Marks the event log as queued. Returns whether it must be added to the writer's queue.
     fn mark_queued(&mut self) -> bool {
         !std::mem::replace(&mut self.queued, true)
     }
 }
 
 impl OutboxEntry {
-    /// From where on events are taken out.
+    /// The `ts` from which on a rewind removes the events.
     fn rewind_from(&self) -> Option<i64> {
         match self {
             Self::Change { write: StateChange::Rewind(cut), .. } => cut.events_from,
@@ -233,53 +233,53 @@ impl OutboxEntry {
     }
 }
 
-/// The one turn that writes to a channel. Dropped before its last event is published, it frees the channel all
-/// the same, and readers end: that turn goes on at the engine's next start.
+/// The write access of the one running turn. Dropping it before the turn's last event is published releases the
+/// event log as well, and readers end; such a turn is resumed at the engine's next start.
 pub struct Recorder {
     event_log: Arc<TaskEventLog>,
     turn_id: TurnId,
 }
 
-/// A record on its way.
+/// A commit that was queued.
 #[must_use]
 pub struct PendingCommit(oneshot::Receiver<Result<(), WriteError>>);
 
 impl PendingCommit {
-    /// Waits until it is stored.
+    /// Waits until the commit is stored.
     pub async fn wait(self) -> Result<(), WriteError> {
         self.0.await.unwrap_or_else(|_| Err(WriteError { reason: "the brain is closed".into() }))
     }
 }
 
 impl Recorder {
-    /// The channel.
+    /// The event log that this recorder writes to.
     pub fn event_log(&self) -> &Arc<TaskEventLog> {
         &self.event_log
     }
 
-    /// The turn.
+    /// The turn that writes.
     pub fn turn_id(&self) -> TurnId {
         self.turn_id
     }
 
-    /// The `ts` of the newest event, whether it is stored yet or not.
+    /// The `ts` of the newest event, whether or not it is stored yet.
     pub fn last_ts(&self) -> i64 {
         self.event_log.state().clock.last_ts()
     }
 
-    /// Gives up what is kept in memory for live readers: nothing will happen for a while. What they have not seen
-    /// they read from the store.
+    /// Releases the frames that are cached for live readers because nothing will happen for a while. Readers that
+    /// have not received them read them from the store.
     pub fn clear_published(&self) {
         self.event_log.state().ring.clear();
     }
 
-    /// A write failed, and the turn is to go on all the same from what is stored.
+    /// Clears a write error, so that the turn can continue from what is stored.
     pub fn reset_error(&self) {
         self.event_log.state().write_error = None;
     }
 
-    /// Sends an event on its way. It is stored and published soon, in order; a later [`Recorder::commit`]
-    /// tells whether that went well.
+    /// Queues an event, which is stored and published soon, in order. Whether that succeeded is reported by a
+    /// later [`Recorder::commit`].
     pub async fn emit(&self, event: Event) -> Result<(), WriteError> {
         {
             let mut state = self.event_log.state();
@@ -292,12 +292,12 @@ impl Recorder {
         self.enqueue(vec![CommitPart::Event(event)], Durability::ProcessKill, None).await
     }
 
-    /// Commits `record` as a whole, after all that was sent before, and waits until it is stored.
+    /// Commits `record` as a whole, after everything that was queued before, and waits until it is stored.
     pub async fn commit(&self, record: Commit) -> Result<(), WriteError> {
         self.send(record).await?.wait().await
     }
 
-    /// Sends `record` on its way to be committed so.
+    /// Queues `record` to be committed as a whole, without waiting until it is stored.
     pub async fn send(&self, record: Commit) -> Result<PendingCommit, WriteError> {
         let (sender, committed) = oneshot::channel();
         self.enqueue(record.parts, record.durability, Some(sender)).await?;
@@ -340,7 +340,7 @@ impl Recorder {
             };
             match wait {
                 Some(wait) => channel.clock.sleep(wait).await,
-                // The sender lives as long as the channel, which we hold.
+                // The sender lives as long as the event log, which this recorder holds.
                 None => drop(progress.changed().await),
             }
         }
@@ -424,7 +424,7 @@ impl WriteBatch for TaskEventLog {
                     state.task_exists |= entries.iter().any(|entry| matches!(entry, OutboxEntry::InsertTask));
                 }
                 Err(error) => {
-                    // What waits behind the failure builds on it.
+                    // What waits behind the failed entries depends on them.
                     entries.append(&mut state.outbox);
                     state.write_error = Some(error.clone());
                 }
@@ -443,7 +443,7 @@ impl WriteBatch for TaskEventLog {
                 }
             }
         }
-        // Only now, with the lock released, whoever waits is woken.
+        // Waiters are woken only now that the lock is released.
         self.status.send_modify(|progress| {
             if let Some((ts, ends_turn)) = last {
                 progress.published_ts = ts;
@@ -480,14 +480,14 @@ impl TaskEventLog {
         }
     }
 
-    /// A stored event in its form on the wire.
+    /// Encodes a stored event in its form on the wire.
     fn encode_frame(&self, entry: &OutboxEntry) -> Option<Frame> {
         let OutboxEntry::Event { ts, turn_id, event, data: Some(data) } = entry else { return None };
         let sse = encode_sse(&self.task_id, *turn_id, wire_ts(*ts), event.kind(), data);
         Some(Frame { ts: *ts, turn_id: *turn_id, ends_turn: event.ends_turn(), sse: Bytes::from(sse) })
     }
 
-    /// What a saboteur does.
+    /// Publishes an event that is not stored: the fault of [`Mutation::PublishBeforeCommit`].
     fn publish_unstored(&self, state: &mut State, entry: &OutboxEntry) {
         if let OutboxEntry::Event { ts, turn_id, event, .. } = entry
             && let Ok(data) = to_json(event)
@@ -500,7 +500,7 @@ impl TaskEventLog {
     }
 }
 
-/// The `ts` as clients are told it: the one that is stored, unless a saboteur has it otherwise.
+/// The `ts` that is sent to clients: the stored one, except under [`Mutation::RepeatTs`].
 pub(super) fn wire_ts(ts: i64) -> i64 {
     if fault_injection::active(Mutation::RepeatTs) { ts & !1 } else { ts }
 }

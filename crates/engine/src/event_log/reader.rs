@@ -1,4 +1,4 @@
-//! The reading end of a task's channel: live and replay as one path.
+//! The reading end of a task's event log: live streaming and replay as one path.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,23 +12,24 @@ use super::outbox::{LogStatus, TaskEventLog, wire_ts};
 use super::ring::Frame;
 use crate::store::{Brain, StoredEvent};
 
-/// How often a stream on which nothing happens says that it is alive.
+/// The interval of heartbeats on an idle stream.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(15);
 
-/// How many events, and about how many bytes of them, are read from the store at once.
+/// The limits of one page that is read from the store: the number of events, and their size in bytes
+/// (approximate).
 const PAGE_LIMITS: (usize, usize) = (256, 256 * 1024);
 
-/// Where a reader ends.
+/// The condition under which a reader ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
     /// After the last event of this turn.
     Turn(TurnId),
-    /// After the last event there is, once no turn runs.
+    /// After the last existing event, once no turn is running.
     Task,
 }
 
-/// Reads a task's events from a position, in order, each once. A slow reader holds nobody up: what it has not
-/// taken yet it later reads from the store.
+/// Reads a task's events from a position, in order, each once. A slow reader delays nobody: events that it has not
+/// received yet are read from the store later.
 pub struct EventReader {
     event_log: Arc<TaskEventLog>,
     position: i64,
@@ -47,7 +48,7 @@ impl EventReader {
         Self { event_log: channel, position: after, follow, status: progress, ended: false }
     }
 
-    /// The next events in their form on the wire, or a heartbeat; none at the end.
+    /// The next events in their form on the wire, or a heartbeat; `None` at the end.
     ///
     /// # Errors
     /// The store could not be read.
@@ -56,19 +57,19 @@ impl EventReader {
             if self.ended {
                 return Ok(None);
             }
-            // Looked at before the frames: a turn that ends in between is seen on the next round.
+            // Read before the frames: a turn that ends in between is noticed in the next iteration.
             let progress = *self.status.borrow_and_update();
             let mut frames = self.next_frames().await?;
             if let Follow::Turn(turn) = self.follow {
                 let ended = retain_turn_frames(turn, &mut frames);
                 if ended {
-                    // What is read from the store may be on its way to be published: whoever sees the turn's end
-                    // finds its task free.
+                    // Events that were read from the store may not be published yet. Waiting here guarantees that
+                    // whoever sees the turn's end can begin another turn on the task.
                     let free = |progress: &LogStatus| progress.running_turn != Some(turn);
-                    // The channel, which this reader holds, is what tells.
+                    // The sender lives in the event log, which this reader holds, so this cannot fail.
                     let _ = self.status.wait_for(free).await;
                 }
-                // Not before: a reader that is dropped while it waits reads the same again.
+                // Set only after the wait: a reader that is dropped while it waits reads the same events again.
                 self.ended = ended;
             }
             if let Some(last) = frames.last() {
@@ -86,7 +87,7 @@ impl EventReader {
         }
     }
 
-    /// The turn of which more may come, given that all up to `progress` was read.
+    /// The turn that more events are expected of, given that everything up to `progress` was read.
     fn awaited_turn(&self, progress: LogStatus) -> Option<TurnId> {
         progress.running_turn.filter(|running| match self.follow {
             Follow::Turn(turn) => *running == turn,
@@ -100,7 +101,7 @@ impl EventReader {
         }
         let (task, position) = (self.event_log.task, self.position);
         let read = move |brain: &Brain| brain.events_after(task, position, PAGE_LIMITS);
-        // None where the runtime is shutting down.
+        // `None` while the runtime is shutting down.
         let stored = self.event_log.brain.run_blocking(read).await.transpose()?.unwrap_or_default();
         Ok(stored.into_iter().map(|event| self.encode_stored_event(event)).collect())
     }
@@ -119,8 +120,9 @@ impl EventReader {
     }
 }
 
-/// Leaves the frames of `turn` alone, up to its end; whether nothing more of it comes. Its end may have been taken
-/// out by an edit, or never have come: then another turn's events tell that it is over.
+/// Keeps only the leading frames of `turn`, up to its end. Returns whether no more of it will come. The end may
+/// have been removed by an edit or may never have been written; then events of another turn show that this one is
+/// over.
 fn retain_turn_frames(turn: TurnId, frames: &mut Vec<Frame>) -> bool {
     let foreign = frames.iter().position(|frame| frame.turn_id != turn);
     let end = frames.iter().position(|frame| frame.ends_turn).map(|end| end + 1);

@@ -1,4 +1,4 @@
-//! The newest published events of a task, in memory, so that live readers need not ask the store.
+//! A cache of a task's newest published events, so that live readers need not query the store.
 
 use std::collections::VecDeque;
 
@@ -8,22 +8,22 @@ use contract::TurnId;
 /// An event in its form on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Its `ts`.
+    /// The `ts` of the event.
     pub(super) ts: i64,
-    /// Its turn.
+    /// The turn of the event.
     pub(super) turn_id: TurnId,
-    /// Whether it is the last of its turn.
+    /// Whether the event is the last one of its turn.
     pub(super) ends_turn: bool,
-    /// What is sent.
+    /// The encoded server-sent event.
     pub(super) sse: Bytes,
 }
 
-/// How many frames are kept.
+/// The most frames that a ring keeps.
 const MAX_FRAMES: usize = 512;
-/// How many bytes of frames are kept.
+/// The most bytes of frames that a ring keeps.
 const MAX_RING_BYTES: usize = 128 * 1024;
 
-/// See the module. Every committed event after `floor` is in it.
+/// A bounded queue of frames. It contains every committed event with a `ts` above `floor`.
 #[derive(Debug)]
 pub(super) struct Ring {
     frames: VecDeque<Frame>,
@@ -32,7 +32,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// An empty ring: what is stored up to `floor` is not in it.
+    /// Creates an empty ring. Events up to `floor` are only in the store.
     pub(super) fn starting_after(floor: i64) -> Self {
         Self { frames: VecDeque::new(), bytes: 0, floor }
     }
@@ -47,7 +47,7 @@ impl Ring {
         }
     }
 
-    /// Lets go of all frames: they are in the store.
+    /// Drops all frames; readers find them in the store.
     pub(super) fn clear(&mut self) {
         if let Some(newest) = self.frames.back() {
             self.floor = newest.ts;
@@ -55,13 +55,13 @@ impl Ring {
         (self.frames, self.bytes) = (VecDeque::new(), 0);
     }
 
-    /// The events from `ts` on were taken out of the store.
+    /// Drops the frames from `ts` on, because their events were deleted from the store.
     pub(super) fn truncate_from(&mut self, ts: i64) {
         self.frames.retain(|frame| frame.ts < ts);
         self.bytes = self.frames.iter().map(|frame| frame.sse.len()).sum();
     }
 
-    /// The frames after `ts`; none if some of them are no longer here and must be read from the store.
+    /// The frames with a `ts` above `ts`; `None` if some of them were dropped and must be read from the store.
     pub(super) fn frames_after(&self, ts: i64) -> Option<Vec<Frame>> {
         if ts < self.floor {
             return None;

@@ -1,4 +1,4 @@
-//! Every reader gets every event once and in order, however slow, late or often it reads.
+//! Every reader receives every event once and in order, however slow, late or often it reads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::store::steps::{Step, TurnOutcome};
 use crate::store::{Durability, NewTurn, WriteBatch, WriteError, WriteTx};
 use crate::testing::{SseEvent, next_events, parse_sse, read_all, rendered_text, task_id, with_deadline};
 
-/// A brain in a folder of its own, with its channels.
+/// A brain in a folder of its own, with its event logs.
 pub(super) struct Fixture {
     pub(super) brain: Brain,
     pub(super) channels: EventLogs,
@@ -38,19 +38,19 @@ impl Fixture {
         self.channels.open(&task_id(name)).unwrap()
     }
 
-    /// A connection beside the brain's own, as another program would have it.
+    /// A connection to the brain like that of another program.
     pub(super) fn outside(&self) -> Connection {
         Connection::open(self.brain.file()).unwrap()
     }
 
-    /// The events of a task as they are stored.
+    /// The stored events of a task.
     pub(super) fn stored_events(&self, channel: &TaskEventLog) -> Vec<(i64, String)> {
         let events = self.brain.events_after(channel.task(), 0, (usize::MAX, usize::MAX)).unwrap();
         events.into_iter().map(|event| (event.ts, event.kind)).collect()
     }
 }
 
-/// Keeps the writer busy, so that what is sent meanwhile waits.
+/// Keeps the writer busy, so that what is queued meanwhile waits.
 pub(super) struct WriterPause {
     reached: Notify,
     released: std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
@@ -58,7 +58,7 @@ pub(super) struct WriterPause {
 }
 
 impl WriterPause {
-    /// The writer stands still from here on, until [`Hold::release`].
+    /// Pauses the writer until [`WriterPause::release`].
     pub(super) async fn pause_writer(brain: &Brain) -> Arc<Self> {
         let (release, released) = std::sync::mpsc::channel();
         let hold =
@@ -76,7 +76,7 @@ impl WriterPause {
 impl WriteBatch for WriterPause {
     fn collect(&self) -> Durability {
         self.reached.notify_one();
-        // An error is a test that ended without a release: the writer goes on.
+        // An error means that the test ended without a release; the writer continues.
         let _ = self.released.lock().unwrap().recv_timeout(Duration::from_secs(20));
         Durability::ProcessKill
     }
@@ -129,7 +129,7 @@ pub(super) async fn begin_turn(channel: &Arc<TaskEventLog>) -> Recorder {
     recorder
 }
 
-/// Whether `seen` is each stored event, once, in the order of its `ts`, each with its `ts` as `id:`.
+/// Checks that `seen` contains each stored event once, in the order of its `ts`, with that `ts` as its `id:`.
 fn check_reading(seen: &[SseEvent], stored: &[(i64, String)]) -> Result<(), String> {
     if let Some(pair) = seen.windows(2).find(|pair| pair[0].ts() >= pair[1].ts()) {
         return Err(format!("{} is followed by {}", pair[0].ts(), pair[1].ts()));
@@ -161,11 +161,11 @@ fn the_reading_check_goes_red() {
     assert!(check_reading(&other_id, &stored).is_err());
 }
 
-/// Blocks of one turn, and how many deltas each has: with [`DELTAS`] more than the ring of a task keeps.
+/// The number of blocks of a turn. With [`DELTAS_PER_BLOCK`] deltas each, they exceed the ring of a task.
 const BLOCKS_PER_TURN: u32 = 40;
 const DELTAS_PER_BLOCK: u32 = 25;
 
-/// A turn's worth of events of all speeds: bursts, steps, and pauses that let others run.
+/// Emits the events of a turn at various speeds: bursts, single steps, and pauses that let other tasks run.
 async fn whole_turn(recorder: Recorder) -> String {
     let mut sent = String::new();
     with_deadline(recorder.commit(opening_commit(recorder.turn_id()))).await.unwrap();
@@ -192,7 +192,7 @@ async fn whole_turn(recorder: Recorder) -> String {
     sent
 }
 
-/// Reads one batch, and the rest only once the turn is over and long gone from memory.
+/// Reads one batch, and the rest only after the turn has ended and its events have left the ring.
 async fn read_slowly(mut reader: EventReader, over: Arc<AtomicBool>) -> Vec<SseEvent> {
     let mut all = next_events(&mut reader).await.unwrap_or_default();
     let ended = async {
@@ -205,7 +205,7 @@ async fn read_slowly(mut reader: EventReader, over: Arc<AtomicBool>) -> Vec<SseE
     all
 }
 
-/// Leaves after each few events and comes back with the last `ts` it saw.
+/// Disconnects after every few events and reconnects with the last `ts` that it received.
 async fn read_with_reconnects(channel: Arc<TaskEventLog>, over: Arc<AtomicBool>) -> Vec<SseEvent> {
     let mut all: Vec<SseEvent> = Vec::new();
     loop {
@@ -214,7 +214,7 @@ async fn read_with_reconnects(channel: Arc<TaskEventLog>, over: Arc<AtomicBool>)
         let mut reader = channel.read(after, Follow::Task);
         match next_events(&mut reader).await {
             Some(mut events) => {
-                // What was sent with the last one that it took is lost with the connection.
+                // Events that were sent together with the last accepted one are lost with the connection.
                 events.truncate(3);
                 all.extend(events);
             }
@@ -248,7 +248,7 @@ async fn every_reader_gets_everything(tasks: usize) {
             assert_eq!(check_reading(&seen, &stored), Ok(()));
             assert_eq!(rendered_text(&seen, true), sent);
         }
-        // Replayed from each `ts` alike, and from between and beyond them.
+        // A replay gives the same from each `ts`, and from values between and beyond them.
         let every = if tasks == 1 { 1 } else { 50 };
         for (at, (ts, _)) in stored.iter().enumerate().step_by(every) {
             let seen = read_all(channel.read(*ts, Follow::Task)).await;
@@ -291,7 +291,7 @@ async fn deltas_of_one_block_within_a_millisecond_are_one_event() {
         recorder.emit(event).await.unwrap();
     }
     recorder.emit(text_delta("e")).await.unwrap();
-    // The clock leads by now: it must pass the last event before a delta falls into a millisecond of its own.
+    // The clock is ahead by now: real time must pass the last event before a delta gets a millisecond of its own.
     clock.advance(Duration::from_millis(100));
     recorder.emit(text_delta("f")).await.unwrap();
     recorder.emit(text_delta("g")).await.unwrap();
@@ -343,7 +343,7 @@ async fn a_turn_whose_text_the_writer_does_not_take_waits() {
     let hold = WriterPause::pause_writer(&bench.brain).await;
     let megabyte = "x".repeat(1024 * 1024 + 1);
     recorder.emit(text_delta(&megabyte)).await.unwrap();
-    // Neither a delta that could be merged nor another event goes on.
+    // Neither a delta that could be merged nor another event is accepted.
     let mut delta = std::pin::pin!(recorder.emit(text_delta("y")));
     assert!(futures::poll!(delta.as_mut()).is_pending());
     hold.release();
@@ -386,7 +386,7 @@ async fn readers_end_where_they_were_told_to() {
     drop(first);
     let second = begin_turn(&channel).await;
     assert_eq!(read_all(of_first).await.len(), 2);
-    // A turn that is gone without an end frees the channel and ends its readers; the next one goes on.
+    // A turn that is dropped without an end releases the event log and ends its readers; the next one continues.
     let mut of_second = channel.read(0, Follow::Task);
     assert_eq!(next_events(&mut of_second).await.unwrap().len(), 3);
     assert!(matches!(channel.begin_turn(TurnId::new()), Err(Busy)));
@@ -402,7 +402,7 @@ async fn a_task_has_one_channel_and_goes_on_above_its_last_event() {
     assert!(Arc::ptr_eq(&channel, &bench.open_log("t")));
     assert!(bench.channels.open_existing(&task_id("other")).unwrap().is_none());
     let recorder = begin_turn(&channel).await;
-    // Far ahead of real time, and still the next channel's events come after these.
+    // The clock is far ahead of real time, and still the events of a reopened event log come after these.
     for index in 0..1_500 {
         recorder.emit(block_stop(index)).await.unwrap();
     }
@@ -411,7 +411,7 @@ async fn a_task_has_one_channel_and_goes_on_above_its_last_event() {
     drop((recorder, channel));
     let channel = with_deadline(async {
         loop {
-            // The writer may hold on to the old one for a moment.
+            // The writer may hold the old one for a moment.
             match bench.channels.open.lock().unwrap().get(&task_id("t")).and_then(Weak::upgrade) {
                 Some(old) => drop(old),
                 None => break,
@@ -427,7 +427,7 @@ async fn a_task_has_one_channel_and_goes_on_above_its_last_event() {
     assert_eq!(check_reading(&read_all_stopped(&channel, recorder).await, &stored), Ok(()));
 }
 
-/// What a reader from the beginning sees once `recorder` is gone.
+/// What a reader from the beginning receives once `recorder` is dropped.
 async fn read_all_stopped(channel: &Arc<TaskEventLog>, recorder: Recorder) -> Vec<SseEvent> {
     drop(recorder);
     read_all(channel.read(0, Follow::Task)).await

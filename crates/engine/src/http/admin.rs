@@ -1,4 +1,4 @@
-//! `/admin`: what operators have an engine do while it runs.
+//! `/admin`: operations for operators of a running engine.
 
 use axum::extract::State as Extract;
 use contract::admin::{CatalogCounts, CatalogReloaded, ReloadedStatus, SoulReloaded};

@@ -1,4 +1,4 @@
-//! Reloads as an operator asks for them. The rules of the catalog itself are tested beside it.
+//! Tests of reloads by an operator. The rules of the catalog itself are tested beside it.
 
 use std::sync::Arc;
 

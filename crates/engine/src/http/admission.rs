@@ -1,4 +1,5 @@
-//! Large requests: their memory is reserved as they come, and they are parsed where that holds nobody up.
+//! Admission of large requests: their memory is reserved as they arrive, and they are parsed on threads of their
+//! own.
 
 use std::sync::LazyLock;
 
@@ -12,15 +13,14 @@ use crate::agent::AgentError;
 use crate::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryUse};
 use crate::threads::{BODY_PARSE_THREADS, Lane};
 
-/// How many times as large as a body it is together with what is read out of it: its texts, and the bytes of what is
-/// attached.
+/// The memory of a body and its parsed content (texts, attached bytes), as a multiple of the body's size.
 const PARSED_SIZE_FACTOR: usize = 3;
 
-/// Where large bodies are parsed.
+/// The threads that parse large bodies.
 static PARSE_LANE: LazyLock<Lane> = LazyLock::new(|| Lane::new(BODY_PARSE_THREADS));
 
-/// What a JSON body holds, and the memory of both, which is held until the request is answered. It stands behind
-/// `Authenticated`: who has no key reserves nothing.
+/// A parsed JSON body, and the memory of both forms, which is held until the response. It comes after
+/// `Authenticated` in a handler's arguments: a caller without a key reserves nothing.
 pub(super) struct Admitted<T>(pub(super) T, pub(super) BodyMemory);
 
 /// The memory of a request's body.
@@ -48,8 +48,8 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<AppState> for Admitted<T>
     }
 }
 
-/// What `body` holds. A large one would keep all streams waiting for as long as it is parsed. Its memory goes along: it is
-/// parsed to the end also where nobody waits for it any more.
+/// Parses `body`. A large one would block all streams for as long as it is parsed, so it is parsed in the lane.
+/// Its memory goes along: parsing continues to the end even if nobody waits for it any more.
 async fn parse_body<T, M>(lane: &Lane, body: Bytes, memory: M) -> Result<(T, M), ApiError>
 where
     T: DeserializeOwned + Send + 'static,
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Where it was parsed.
+    /// The thread on which it was parsed.
     struct Parsed(ThreadId);
 
     impl<'de> Deserialize<'de> for Parsed {

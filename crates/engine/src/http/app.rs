@@ -1,4 +1,4 @@
-//! An engine behind a real listener, and a client of it.
+//! A test engine behind a real listener, and a client for it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,7 +27,7 @@ use crate::tools::{SpillDir, ToolDeps, WebAllowlist};
 
 pub(crate) const ENGINE_KEY: &str = "sk-svc-right";
 
-/// An engine that listens, with a provider that echoes what it is told unless the test says otherwise.
+/// A listening engine, with a provider that echoes its input unless the test says otherwise.
 pub(crate) struct TestApp {
     pub(crate) agent: Arc<Agent>,
     pub(crate) provider: MockProvider,
@@ -37,7 +37,7 @@ pub(crate) struct TestApp {
     folder: TempDir,
 }
 
-/// The engine that runs.
+/// The running engine.
 struct RunningEngine {
     agent: Arc<Agent>,
     brain: Brain,
@@ -65,7 +65,7 @@ impl TestApp {
         Self { agent, provider, env, engine: running, client: reqwest::Client::new(), folder }
     }
 
-    /// Stops the engine in the middle of what it does, and starts another one on its brain.
+    /// Stops the engine abruptly, and starts another one on its brain.
     pub(crate) async fn restart(&mut self) {
         self.engine.stop(Duration::ZERO).await;
         self.engine = RunningEngine::start(&self.env, self.folder.path()).await;
@@ -84,12 +84,12 @@ impl TestApp {
         std::fs::write(file, text).unwrap();
     }
 
-    /// Where it listens.
+    /// Returns the engine's base URL.
     pub(crate) fn base_url(&self) -> &str {
         &self.engine.base
     }
 
-    /// A request without a key.
+    /// Returns a request without a key.
     pub(crate) fn request_without_key(&self, method: &str, path: &str) -> RequestBuilder {
         let method: Method = method.parse().unwrap();
         self.client.request(method, format!("{}{path}", self.engine.base))
@@ -103,7 +103,7 @@ impl TestApp {
         with_deadline(self.request("POST", "/execute").body(body).send()).await.unwrap()
     }
 
-    /// Runs a turn of `task` and gives its events.
+    /// Runs a turn of `task` and returns its events.
     pub(crate) async fn run_turn(&self, task: &str, message: &str) -> Vec<SseEvent> {
         let body = json!({"task_id": task, "message": message}).to_string();
         events(self.post_execute(body).await).await
@@ -191,13 +191,13 @@ impl Drop for RunningEngine {
     }
 }
 
-/// The events of an answer, to its end.
+/// Returns the events of a response, up to its end.
 pub(crate) async fn events(response: Response) -> Vec<SseEvent> {
     assert_eq!(response.status(), 200, "{:?}", with_deadline(response.text()).await);
     parse_sse(&with_deadline(response.bytes()).await.unwrap())
 }
 
-/// Asserts a refusal: its status, its code in the envelope and nothing beside it. Gives the message.
+/// Asserts a refusal: its status, its code in the envelope and nothing beside it. Returns the message.
 pub(crate) async fn expect_error(response: Response, status: u16, code: &str) -> String {
     assert_eq!(response.status(), status);
     assert_eq!(response.headers()["content-type"], "application/json");

@@ -1,4 +1,4 @@
-//! `/assets`: tool servers, and the user's connections to them.
+//! `/assets`: MCP servers, and the user's connections to them.
 
 use axum::extract::State as Extract;
 use axum::http::StatusCode;

@@ -1,4 +1,4 @@
-//! `/assets` and `assets.*` of `/rpc`, as far as no server is needed.
+//! Tests of `/assets` and `assets.*` of `/rpc`, as far as no server is needed.
 
 use contract::assets::{ConnectionList, ServerList};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! The engine key.
+//! Authentication of callers with the engine key.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -11,7 +11,8 @@ use service::http::ApiError;
 
 use super::AppState;
 
-/// What the key must fit. It can be changed while the engine runs; a start puts back what the environment says.
+/// The hash that the key must match. It can be changed while the engine runs; a start restores the one from the
+/// environment.
 pub(super) struct KeyGuard(RwLock<KeyHash>);
 
 impl KeyGuard {
@@ -19,10 +20,10 @@ impl KeyGuard {
         Self(RwLock::new(hash))
     }
 
-    /// Has `caller` change what the key must fit. From then on the caller's own key opens nothing.
+    /// Replaces the hash on behalf of `caller`, whose own key is invalid from then on.
     ///
     /// # Errors
-    /// Another caller has changed it meanwhile: who holds an old key cannot turn that back.
+    /// Another caller has replaced it meanwhile: the holder of an old key cannot undo that.
     pub(super) fn replace_hash(&self, caller: &Authenticated, hash: KeyHash) -> Result<(), ApiError> {
         let mut current = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if *current != caller.0 {
@@ -32,7 +33,7 @@ impl KeyGuard {
         Ok(())
     }
 
-    /// What shows whoever asked with this challenge that the key is this engine's.
+    /// Returns the proof, for whoever sent this challenge, that this engine has the key.
     pub(super) fn proof(&self, challenge: &Challenge) -> String {
         challenge.proof(self.hash())
     }
@@ -42,7 +43,7 @@ impl KeyGuard {
     }
 }
 
-/// A caller who holds the key, of which this is the hash. The first argument of every handler but health's.
+/// A caller with the valid key, and the key's hash. The first argument of every handler but health's.
 pub(super) struct Authenticated(pub(super) KeyHash);
 
 impl FromRequestParts<AppState> for Authenticated {

@@ -1,4 +1,4 @@
-//! The OpenAPI document: what stands in it beside the routes, and the route that serves it.
+//! The OpenAPI document: its parts beside the routes, and the route that serves it.
 
 use axum::Json;
 use utoipa::Modify;

@@ -1,4 +1,4 @@
-//! What a caller is told where the agent did not do what it was asked to: the one place that maps it.
+//! Maps the agent's errors to HTTP responses, in one place.
 
 use contract::ErrorCode;
 use service::http::ApiError;

@@ -1,4 +1,4 @@
-//! `POST /execute` and `GET /execute/replay`.
+//! `POST /execute` and `GET /execute/replay`: run a turn, and read its events again.
 
 use std::convert::Infallible;
 
@@ -91,8 +91,8 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     })
 }
 
-/// The answer that carries what `reader` reads. It ends when nothing more comes: also when the engine stops, since
-/// its turns do.
+/// Returns the response that streams the events of `reader`. It ends when no more events can come, also because
+/// the engine stops, which ends its turns.
 fn sse_response(reader: EventReader) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream"),

@@ -1,4 +1,4 @@
-//! `GET /health`.
+//! `GET /health`: the state of the engine and its parts.
 
 use axum::Json;
 use axum::extract::State as Extract;
@@ -20,7 +20,7 @@ pub(super) async fn health(
         Ok(()) => HEALTHY.to_owned(),
         Err(reason) => reason,
     };
-    // The directory of tool servers is empty until servers can be configured, and an empty one is well.
+    // The directory of MCP servers is empty until servers are configured, and an empty one is healthy.
     let subsystems = Subsystems {
         database,
         llm_provider: shared.active_config.gateway().status(),

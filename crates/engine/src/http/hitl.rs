@@ -1,4 +1,4 @@
-//! `/hitl`: what waits for a person, their answers, and what they have allowed for good.
+//! `/hitl`: pending requests to a person, their answers, and lasting grants.
 
 use axum::extract::State as Extract;
 use contract::engine::{

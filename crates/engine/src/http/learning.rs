@@ -1,4 +1,4 @@
-//! `/feedback`, `/admin/lc/trigger` and `/memory/lessons`: what people say of turns, and what is learned from it.
+//! `/feedback`, `/admin/lc/trigger` and `/memory/lessons`: feedback on turns, and the lessons learned from it.
 
 use axum::extract::State as Extract;
 use contract::ErrorBody;

@@ -1,4 +1,4 @@
-//! Feedback, batches and lessons over HTTP.
+//! Tests of feedback, learning batches and lessons over HTTP.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What is remembered, over HTTP and `/rpc`.
+//! Tests of the memory over HTTP and `/rpc`.
 
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ async fn knowledge_is_saved_found_replaced_listed_and_deleted() {
     let deleted = with_deadline(app.request("DELETE", &path).send()).await.unwrap();
     assert_eq!(with_deadline(deleted.json::<Value>()).await.unwrap(), json!({"status": "deleted"}));
     expect_error(with_deadline(app.request("DELETE", &path).send()).await.unwrap(), 404, "NOT_FOUND").await;
-    // What it had replaced is as untrue as it was.
+    // The record that it replaced is no longer true either.
     assert_eq!(search(&app, json!({"query": "café"})).await, Vec::<Value>::new());
     app.stop().await;
 }
@@ -149,7 +149,7 @@ async fn all_that_is_remembered_is_found_by_rpc() {
     let deleted =
         expect_rpc_result(&app, ENGINE_KEY, call("memory.delete", json!({"id": saved["id"]}))).await;
     assert_eq!(deleted, json!({"status": "deleted"}));
-    // What was said in a task goes with it.
+    // The messages of a task are deleted with it.
     with_deadline(app.request("DELETE", "/tasks/t").send()).await.unwrap();
     let found = expect_rpc_result(&app, ENGINE_KEY, call("memory.search", json!({"query": "otters"}))).await;
     assert_eq!(found, json!({"results": []}));

@@ -1,4 +1,5 @@
-//! `POST /rpc`: calls of the engine's parts, without the agent's loop. All that it answers but success is flat.
+//! `POST /rpc`: calls of the engine's subsystems, outside the agent's loop. Error responses are flat, without the
+//! envelope.
 
 use axum::extract::{FromRequest, FromRequestParts as _, Request, State as Extract};
 use axum::response::{IntoResponse, Response};
@@ -75,13 +76,13 @@ async fn methods(shared: &Shared) -> Result<RpcMethods, ApiError> {
     Ok(RpcMethods { methods: std::iter::once(itself).chain(others).collect() })
 }
 
-/// What `set_key_hash` takes.
+/// The parameters of `set_key_hash`.
 #[derive(Deserialize)]
 struct SetKeyHash {
     key_hash: KeyHash,
 }
 
-/// What `quiesce` takes.
+/// The parameters of `quiesce`.
 #[derive(Deserialize)]
 struct Quiesce {
     #[serde(default)]
@@ -131,7 +132,7 @@ fn invalid(message: &str) -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, message)
 }
 
-/// A call by a caller who holds the key. The key is looked at before the body.
+/// A call by an authenticated caller. The key is checked before the body is read.
 pub(super) struct AuthenticatedCall {
     caller: Authenticated,
     call: Admitted<RpcCall>,
@@ -148,7 +149,7 @@ impl FromRequest<AppState> for AuthenticatedCall {
     }
 }
 
-/// A refusal in the flat form.
+/// An error in the flat form.
 pub(super) struct RpcRejection(ApiError);
 
 impl From<ApiError> for RpcRejection {

@@ -1,4 +1,4 @@
-//! The operations of `POST /rpc` that are about the gateway.
+//! The operations of `POST /rpc` on the gateway.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::config::ConfigError;
 use crate::llm::Budgets;
 use crate::store::{Brain, USAGE_RETENTION};
 
-/// What `set_config` takes.
+/// The parameters of `set_config`.
 #[derive(Deserialize)]
 struct SetConfig {
     config: Value,
 }
 
-/// Puts another configuration in force.
+/// Activates another configuration.
 pub(super) async fn set_config(
     shared: &Shared,
     parameters: Map<String, Value>,
@@ -30,13 +30,13 @@ pub(super) async fn set_config(
     Ok(RpcOutcome::Done {})
 }
 
-/// Goes back to the catalog's configuration.
+/// Returns to the catalog's configuration.
 pub(super) async fn reload(shared: &Shared) -> Result<RpcOutcome, ApiError> {
     shared.active_config.reload().await.map_err(config_error)?;
     Ok(RpcOutcome::Done {})
 }
 
-/// Tells the configuration in force.
+/// Returns the active configuration.
 pub(super) async fn get_config(shared: &Shared) -> RpcOutcome {
     RpcOutcome::Config(GatewayConfig { config: shared.active_config.document().await })
 }
@@ -48,7 +48,7 @@ fn config_error(error: ConfigError) -> ApiError {
     }
 }
 
-/// Tells what is left of the budgets, and how the models are doing.
+/// Returns the remaining budgets and the health of the models.
 pub(super) async fn quota_state(shared: &Shared) -> Result<RpcOutcome, ApiError> {
     let now = shared.clock.now();
     let gateway = shared.active_config.gateway();

@@ -1,4 +1,4 @@
-//! The gateway's configuration and telemetry, as a caller of `/rpc` sees them.
+//! Tests of the gateway's configuration and telemetry over `/rpc`.
 
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ async fn telemetry(app: &TestApp, op: &str) -> Value {
     expect_rpc_result(app, ENGINE_KEY, json!({"subsystem": "telemetry", "op": op})).await
 }
 
-/// A model of Anthropic's at `base`, with budgets and a price.
+/// Returns a configuration with an Anthropic model at `base`, with budgets and a price.
 fn priced_config(base: &str) -> Value {
     json!({
         "models": {"main": {
@@ -59,7 +59,7 @@ async fn a_configuration_is_set_told_kept_and_dropped() {
         "budgets": {},
     });
     assert_eq!(of_env, expected);
-    // What is told can be set, and is told again.
+    // A configuration that was returned can be set, and is returned again.
     assert_eq!(expect_rpc_result(&app, ENGINE_KEY, set_config_call(&of_env)).await, json!({}));
     assert_eq!(config(&app).await, of_env);
     assert_eq!(text(&app, "as before").await, "as before");

@@ -12,19 +12,19 @@ use super::Shared;
 use crate::agent::AgentError;
 use crate::store::SearchHit;
 
-/// What `memory.search` looks through.
+/// The kinds of memory that `memory.search` searches.
 const SEARCHED_KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
-/// The largest document that `memory.export` gives; a larger one is streamed.
+/// The maximum size of a document returned by `memory.export`, in bytes; a larger one must be streamed.
 const MAX_EXPORT_BYTES: usize = 8 * 1024 * 1024;
 
-/// What `memory.delete` takes.
+/// The parameters of `memory.delete`.
 #[derive(Deserialize)]
 struct DeleteParams {
     id: String,
 }
 
-/// The methods and what they take.
+/// Returns the methods with their parameters.
 pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
     let text = |most: usize| json!({"type": "string", "minLength": 1, "maxLength": most});
     let count = |least: u64, most: Option<u64>, default: u64| match most {
@@ -57,7 +57,7 @@ pub(super) fn methods() -> impl Iterator<Item = RpcMethod> {
     })
 }
 
-/// Calls `memory.<op>`; none if there is no such method.
+/// Calls `memory.<op>`; `None` if there is no such method.
 pub(super) async fn call(
     shared: &Shared,
     op: &str,
@@ -85,7 +85,7 @@ pub(super) async fn call(
     Ok(Some(outcome))
 }
 
-/// Here only a method can be not found: that a record is not is a fault of the parameters.
+/// Converts an error. Here only a method can be not found: a missing record is an invalid parameter.
 fn api_error(error: AgentError) -> ApiError {
     match error {
         AgentError::UnknownRecord(message) => ApiError::new(ErrorCode::InvalidRequest, message),

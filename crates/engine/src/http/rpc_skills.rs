@@ -1,4 +1,4 @@
-//! `skill.<name>` of `/rpc`: skills, run without a turn.
+//! `skill.<name>` of `/rpc`: runs skills outside a turn.
 
 use contract::rpc::{RpcMethod, RpcOutcome, ToolOutput};
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use service::http::ApiError;
 
 use super::Shared;
 
-/// What stands before a skill's name.
+/// The prefix of a skill's method.
 const PREFIX: &str = "skill.";
 
 pub(super) async fn call(
@@ -18,7 +18,7 @@ pub(super) async fn call(
     Ok(RpcOutcome::Tool(ToolOutput { output }))
 }
 
-/// The methods there are.
+/// Returns the methods.
 pub(super) async fn methods(shared: &Shared) -> Result<impl Iterator<Item = RpcMethod>, ApiError> {
     let skills = shared.agent.skill_methods().await?;
     Ok(skills.into_iter().map(|(name, params)| RpcMethod { method: format!("{PREFIX}{name}"), params }))

@@ -1,4 +1,4 @@
-//! `/rpc` as a caller sees it: its two forms, its flat refusals, and what the key's change does.
+//! Tests of `/rpc`: its two forms, its flat errors, and the replacement of the key.
 
 use contract::rpc::RpcError;
 use pretty_assertions::assert_eq;
@@ -18,7 +18,7 @@ pub(super) async fn post_rpc(app: &TestApp, key: &str, body: impl Into<reqwest::
         .unwrap()
 }
 
-/// What a call gives that must go well.
+/// Returns the result of a call that must succeed.
 pub(super) async fn expect_rpc_result(app: &TestApp, key: &str, body: Value) -> Value {
     let response = post_rpc(app, key, body.to_string()).await;
     assert_eq!(response.status(), 200, "{body}");
@@ -28,7 +28,7 @@ pub(super) async fn expect_rpc_result(app: &TestApp, key: &str, body: Value) -> 
     result
 }
 
-/// Asserts a refusal in the flat form and gives the message.
+/// Asserts an error in the flat form and returns its message.
 pub(super) async fn expect_rpc_error(response: Response, status: u16, code: &str) -> String {
     assert_eq!(response.status(), status);
     assert_eq!(response.headers()["content-type"], "application/json");
@@ -139,7 +139,7 @@ async fn the_methods_are_listed_with_what_they_take() {
     let memory = ["memory.search", "memory.save", "memory.list", "memory.delete", "memory.export"];
     assert!(memory.into_iter().all(|name| named(name).is_some()), "{listed}");
     assert!(methods.iter().all(|method| method["params"]["type"] == "object"), "{listed}");
-    // It asks a person, whom nobody could show it to.
+    // It asks a person, and here nobody could show the question.
     assert_eq!(named("tool.ask_user"), None);
     app.stop().await;
 }
@@ -192,7 +192,7 @@ async fn the_key_changes_at_once_and_until_the_next_start() {
 #[test]
 fn who_holds_an_old_key_cannot_turn_a_change_back() {
     let lock = KeyGuard::new(KeyHash::of(ENGINE_KEY));
-    // Both were let in before either change.
+    // Both were authenticated before either change.
     let (first, second) = (Authenticated(KeyHash::of(ENGINE_KEY)), Authenticated(KeyHash::of(ENGINE_KEY)));
     lock.replace_hash(&first, KeyHash::of(OTHER_KEY)).unwrap();
     let refused = lock.replace_hash(&second, KeyHash::of("sk-svc-mine")).unwrap_err();

@@ -1,4 +1,4 @@
-//! `tool.<name>` of `/rpc`: calls of tools.
+//! `tool.<name>` of `/rpc`: calls tools outside a turn.
 
 use contract::ErrorCode;
 use contract::rpc::{RpcMethod, RpcOutcome, ToolOutput};
@@ -8,7 +8,7 @@ use service::http::ApiError;
 use super::Shared;
 use crate::agent::DirectError;
 
-/// What stands before a tool's name.
+/// The prefix of a tool's method.
 pub(super) const PREFIX: &str = "tool.";
 
 pub(super) async fn call(
@@ -20,7 +20,7 @@ pub(super) async fn call(
     Ok(RpcOutcome::Tool(ToolOutput { output }))
 }
 
-/// The methods there are.
+/// Returns the methods.
 pub(super) fn methods(shared: &Shared) -> impl Iterator<Item = RpcMethod> {
     let tools = shared.agent.direct_tools();
     tools

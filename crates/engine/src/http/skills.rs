@@ -1,4 +1,4 @@
-//! `/skills`: what the agent can learn to do.
+//! `/skills`: lists, reads, changes and exports the agent's skills.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,16 @@ use super::auth::Authenticated;
 /// The path at which skills are created.
 pub(super) const CREATE_PATH: &str = "/skills/create";
 
-/// What a path says of a skill: its name.
+/// The parameters of a path to a skill: its name.
 pub(super) type SkillPath = Path<BTreeMap<String, String>>;
 
-/// The skill that a path names. The router knows [`CREATE_PATH`] as a path of its own, which has no name in it: for any
-/// method but POST it means the skill that is called so.
+/// Returns the skill that a path names. The router treats [`CREATE_PATH`] as a path of its own without a name in
+/// it: for any method but POST it means the skill called `create`.
 fn skill_name(Path(mut path): SkillPath) -> String {
     path.remove("name").unwrap_or_else(|| "create".to_owned())
 }
 
-/// What can be done with a skill that is called `create`.
+/// Returns the routes of a skill that is called `create`.
 pub(super) fn routes_of_skill_named_create() -> MethodRouter<AppState> {
     get(read).put(update).delete(delete)
 }

@@ -1,4 +1,4 @@
-//! `/skills`, and `skill.<name>` of `/rpc`, where the real model is not needed.
+//! Tests of `/skills`, and of `skill.<name>` of `/rpc`, with a mock model.
 
 use pretty_assertions::assert_eq;
 use reqwest::Response;
@@ -73,7 +73,7 @@ async fn a_call_that_fails_is_tried_again_and_then_told() {
     app.stop().await;
 }
 
-/// What a run of the skill `rhyme` is refused with.
+/// Returns the message with which a run of the skill `rhyme` is refused.
 async fn refused(app: &TestApp, status: u16, code: &str) -> String {
     expect_rpc_error(
         post_rpc(app, ENGINE_KEY, run_skill_call("rhyme", &json!({})).to_string()).await,
@@ -133,13 +133,14 @@ async fn what_the_caller_cannot_help_is_no_fault_of_theirs() {
     app.stop().await;
 }
 
-/// What was spent in the last 24 hours.
+/// Returns the usage of the last 24 hours.
 async fn usage_by_model(app: &TestApp) -> Value {
     expect_rpc_result(app, ENGINE_KEY, json!({"subsystem": "telemetry", "op": "quota_state"})).await["spent"]
         .take()
 }
 
-/// Runs the skill `rhyme` for a caller who hangs up while the model answers, which it does when the gate is opened.
+/// Runs the skill `rhyme` for a caller who hangs up while the model answers; the model answers when the gate is
+/// opened.
 async fn run_abandoned_skill(app: &TestApp) -> Gate {
     create(app, json!({"name": "rhyme", "prompt": "Rhyme."})).await;
     let gate = Gate::new();
@@ -222,7 +223,7 @@ async fn the_methods_say_what_skills_take() {
         ("count", json!({"script": 7}), 400, "INVALID_REQUEST", "`params`"),
         ("count", json!({"script": null}), 400, "INVALID_REQUEST", "`params.script`"),
         ("count", json!({"script": "count.sh", "args": "a"}), 400, "INVALID_REQUEST", "`params`"),
-        // Nothing runs programs here.
+        // There is no sandbox here.
         ("count", json!({"script": "count.sh"}), 400, "TOOL_FAILED", "cannot"),
         ("rhyme", json!({"input": "x".repeat(1_048_577)}), 400, "INVALID_REQUEST", "`params`"),
     ] {

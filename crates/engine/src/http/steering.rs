@@ -1,4 +1,4 @@
-//! `POST /execute/cancel` and `POST /execute/steer`: what a running turn is told.
+//! `POST /execute/cancel` and `POST /execute/steer`: control of a running turn.
 
 use axum::extract::State as Extract;
 use contract::ErrorBody;

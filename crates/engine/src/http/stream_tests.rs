@@ -1,4 +1,4 @@
-//! The event stream as it stands on the wire, live and replayed.
+//! Tests of the event stream on the wire, live and replayed.
 
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use strict_provider::{Fault, Gate, Refusal, Reply};
 use super::app::{TestApp, events, expect_error};
 use crate::testing::{SseEvent, with_deadline};
 
-/// The fields of each event beside `task_id`, `turn_id` and `ts`, each with its JSON type.
+/// Returns the fields of each event beside `task_id`, `turn_id` and `ts`, each with its JSON type.
 fn documented_fields(seen: &SseEvent) -> Vec<(&'static str, &'static str)> {
     let started = vec![("phase", "string"), ("message_id", "string")];
     let with = |more: &[(&'static str, &'static str)]| [&started[..], more].concat();
@@ -58,7 +58,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// Whether an event has every documented field, of its type, and no other.
+/// Checks that an event has every documented field with its type, and no other.
 fn check_fields(seen: &SseEvent) -> Result<(), String> {
     let mut expected = documented_fields(seen);
     expected.extend([("task_id", "string"), ("turn_id", "string"), ("ts", "number")]);

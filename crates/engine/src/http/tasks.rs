@@ -1,4 +1,4 @@
-//! `/tasks`: the conversation threads.
+//! `/tasks`: the conversations, their messages and working memory.
 
 use axum::extract::State as Extract;
 use axum::http::HeaderName;
@@ -18,7 +18,7 @@ use super::auth::Authenticated;
 use crate::agent::MessagePage;
 use crate::store::steps::MemoryWrite;
 
-/// How many tasks a page has where the request does not say.
+/// The number of tasks on a page unless the request sets it.
 const DEFAULT_LIMIT: i64 = 50;
 
 /// Lists the tasks, the one changed last first.
@@ -73,7 +73,7 @@ pub(super) async fn read(
     let MessagePage { messages, has_older } =
         shared.agent.messages(&task_id, most, before.as_deref()).await?;
     let next = limit.zip(messages.first()).filter(|_| has_older).map(|(limit, first)| {
-        // Relative to the request, whatever the path is by which it came here.
+        // Relative to the request, whatever path it came by.
         (LINK, format!("<?limit={}&before={}>; rel=\"next\"", limit.get(), first.message_id))
     });
     Ok((AppendHeaders(next), axum::Json(TaskMessages { messages })))

@@ -1,4 +1,4 @@
-//! What is refused and how, who may call, and the document of it all.
+//! Error responses, authentication, and the OpenAPI document.
 
 use futures::{FutureExt as _, StreamExt as _};
 use pretty_assertions::assert_eq;
@@ -45,7 +45,7 @@ async fn every_route_but_health_is_closed_without_the_right_key() {
         for method in methods.as_object().unwrap().keys().filter(|_| path != "/health") {
             routes += 1;
             for key in [None, Some(""), Some("sk-svc-wrong"), Some("sk-svc-righ"), Some("SK-SVC-RIGHT")] {
-                // A wrong body behind a wrong key: the key is looked at first.
+                // A wrong body with a wrong key: the key is checked first.
                 let mut request = app.request_without_key(&method.to_uppercase(), path).body("{");
                 if let Some(key) = key {
                     request = request.header("X-Engine-Key", key);
@@ -98,7 +98,7 @@ async fn a_wrong_field_is_refused_by_name() {
         let message = expect_error(app.post_execute(body.to_string()).await, 400, "INVALID_REQUEST").await;
         assert!(message.contains(&format!("`{field}")), "{value:?}: {message}");
     }
-    // Nothing of this began anything.
+    // None of these requests started anything.
     expect_error(app.replay("").await, 404, "TASK_NOT_FOUND").await;
     app.stop().await;
 }
@@ -178,7 +178,7 @@ async fn a_second_turn_on_a_busy_task_is_refused_and_a_stopping_engine_refuses_a
     let response = app.post_execute(body).await;
     assert_eq!(response.headers()["retry-after"], "1");
     expect_error(response, 503, "SHUTTING_DOWN").await;
-    // The stream that was open has ended, in good order and without an end of its turn.
+    // The open stream has ended properly and without an end of its turn.
     assert!(events(running).await.iter().all(|event| !event.event().ends_turn()));
     app.stop().await;
 }

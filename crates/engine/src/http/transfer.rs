@@ -1,4 +1,4 @@
-//! `GET /memory/export` and `POST /memory/import`: what the engine remembers, as one document.
+//! `GET /memory/export` and `POST /memory/import`: the engine's memory as one document.
 
 use std::io;
 
@@ -33,7 +33,7 @@ pub(super) async fn export(
     Extract(AppState(shared)): Extract<AppState>,
 ) -> Result<Response, ApiError> {
     let mut export = shared.agent.export()?;
-    // A brain that cannot be read is told before the answer begins.
+    // A brain that cannot be read is reported before the response begins.
     let first = match export.next().await {
         Some(Ok(first)) => first,
         Some(Err(error)) => return Err(AgentError::from(error).into()),
@@ -47,7 +47,7 @@ pub(super) async fn export(
     Ok((headers, Body::from_stream(export_chunks(first, export))).into_response())
 }
 
-/// The pieces of a document from the first one on.
+/// Returns the chunks of a document, starting with the first one.
 fn export_chunks(first: Bytes, export: Export) -> impl Stream<Item = Result<Bytes, io::Error>> {
     futures::stream::unfold((Some(first), export), |(first, mut export)| async move {
         let piece = match first {
@@ -82,6 +82,6 @@ pub(super) async fn import(
     Query(ImportMemory { mode }): Query<ImportMemory>,
     body: Body,
 ) -> Result<axum::Json<Imported>, ApiError> {
-    // The bytes as they come: the limit on bodies is one on what is collected.
+    // Read as it arrives: the limit on bodies applies to collected ones.
     Ok(axum::Json(shared.agent.import(mode, body.into_data_stream()).await?))
 }

@@ -1,4 +1,4 @@
-//! Export and import as a client sees them: a conversation that moves from one engine into another goes on there.
+//! Tests of export and import as a client sees them: a conversation that moves to another engine continues there.
 
 use std::time::Duration;
 
@@ -28,14 +28,14 @@ async fn get(app: &TestApp, path: &str) -> Value {
     with_deadline(response.json()).await.unwrap()
 }
 
-/// What clients are told of a task for good: no deltas.
+/// Returns the durable events of a task, without deltas.
 async fn durable_events(app: &TestApp, task: &str) -> Vec<(String, Value)> {
     let seen = events(app.replay(&format!("?task_id={task}")).await).await;
     let passes = |kind: &str| kind.ends_with("_delta") || kind.starts_with("content_block_");
     seen.into_iter().filter(|seen| !passes(&seen.kind)).map(|seen| (seen.kind, seen.data)).collect()
 }
 
-/// An engine with something to remember of everything that a turn does.
+/// Returns an engine whose memory contains everything that a turn can produce.
 async fn app_with_history() -> TestApp {
     let app = TestApp::start().await;
     let set = json!({"key": "colour", "value": "green"});
@@ -86,14 +86,14 @@ async fn a_conversation_moves_from_one_engine_into_another_and_goes_on() {
         found["results"].as_array().unwrap().iter().map(|found| &found["kind"]).collect();
     assert!(kinds.contains(&&json!("message")) && kinds.contains(&&json!("episode")), "{found}");
 
-    // Whoever asks once more for the turn that a request began gets that turn.
+    // Repeating the request of a turn returns that turn.
     let again = json!({
         "task_id": "t", "message": "Tell me of otters.", "direct": true, "client_request_id": "first",
         "media": [{"type": "text", "text": "see here"}],
     });
     let joined = events(other.post_execute(again.to_string()).await).await;
     assert_eq!(joined.last().unwrap().data["text"], "Otters it is.");
-    // And both go on alike.
+    // Both continue alike.
     for app in [&one, &other] {
         let go_on = json!({"task_id": "t", "message": "Go on.", "direct": true});
         let seen = events(app.post_execute(go_on.to_string()).await).await;
@@ -124,7 +124,7 @@ async fn what_cannot_be_imported_is_refused_and_changes_nothing() {
         ),
         ("?mode=replace", document[..document.len() - 1].to_owned(), "cut off"),
         ("?mode=replace", document.replace("\"source\":\"user\"", "\"source\":\"me\""), "`knowledge[0]`"),
-        // The fault stands long before the end of what is sent.
+        // The fault occurs long before the end of the body.
         ("", format!("{{\"version\":2,{}{}", " ".repeat(8 * 1024 * 1024), &document[1..]), "newer engine"),
     ] {
         let message = expect_error(import(&app, query, body).await, 400, "INVALID_REQUEST").await;
@@ -155,7 +155,7 @@ async fn nothing_is_replaced_under_a_turn_and_more_can_be_merged_into_it() {
     let message = expect_error(import(&app, "?mode=replace", document.clone()).await, 409, "TASK_BUSY").await;
     assert!(message.contains("mode=merge"), "{message}");
     assert_eq!(import(&app, "?mode=merge", document.clone()).await.status(), 200);
-    // An export shows it as far as it has come, and holds it up no more than that.
+    // An export contains it as far as it has come, and delays it no further.
     let now: Value = serde_json::from_str(&export(&app).await).unwrap();
     assert_eq!(now["tasks"].as_array().unwrap().len(), 3);
     gate.release();
@@ -209,7 +209,7 @@ async fn a_client_that_leaves_in_the_middle_leaves_nothing_behind() {
         }
     })
     .await;
-    // While it is under way there is no other one, and the engine is not put to sleep.
+    // Meanwhile there can be no other import, and the engine is not put to sleep.
     let quiesce = json!({"subsystem": "control", "op": "quiesce"});
     assert_eq!(expect_rpc_result(&app, ENGINE_KEY, quiesce).await, json!({"quiesced": false}));
     expect_error(import(&app, "", document.clone()).await, 503, "OVERLOADED").await;

@@ -19,10 +19,10 @@ use super::profile::{ModelProfile, Thinking};
 use super::{Block, ChatModel, Content, EventStream, Message, Request, ToolDeclaration, ToolReply, ToolUse};
 use crate::fault_injection::{self, Mutation};
 
-/// The least that a budget for thinking may be; it must be less than `max_tokens` too
+/// The minimum thinking budget, which must also be less than `max_tokens`
 /// (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
 const MIN_THINKING_TOKENS: u64 = 1_024;
-/// What a budget for thinking leaves to the answer.
+/// The tokens that a thinking budget must leave for the answer.
 const MIN_ANSWER_TOKENS: u64 = 1_024;
 
 /// A model that speaks Anthropic Messages.
@@ -32,7 +32,8 @@ pub(super) struct Anthropic {
 }
 
 impl Anthropic {
-    /// `base` is the vendor's address or one that stands in for it, as the vendor's SDKs take it: without `/v1`.
+    /// Creates a model. `base` is the vendor's address or a substitute, in the form that the vendor's SDKs take:
+    /// without `/v1`.
     pub(super) fn new(base: &str, profile: ModelProfile, key: Option<SecretString>) -> Self {
         let endpoint = Endpoint {
             url: format!("{}/v1/messages", base.trim_end_matches('/')),
@@ -79,7 +80,7 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
         cache_control: None,
     };
     let mut tools: Vec<Tool<'_>> = request.tools.iter().map(tool).collect();
-    // The system's text comes behind the tools, so a mark on it is for both.
+    // The system prompt comes after the tools, so a cache breakpoint on it covers both.
     if !is_blank(request.system) {
         let mut system = text_block(request.system);
         prompt_cache::set_breakpoint(&mut system);
@@ -88,7 +89,7 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
         last.cache_control = Some(prompt_cache::cache_control());
     }
     if !tools.is_empty() && !request.allow_tool_calls {
-        // Beside `auto` the only choice that goes with thinking
+        // Apart from `auto` the only choice that is compatible with thinking
         // (<https://platform.claude.com/docs/en/build-with-claude/extended-thinking>).
         insert(&mut body, "tool_choice", json!({"type": "none"}));
     }
@@ -107,7 +108,7 @@ struct Tool<'a> {
     cache_control: Option<Value>,
 }
 
-/// Asks for thinking, where there is room for it.
+/// Enables thinking if the output limit leaves room for it.
 fn set_thinking(body: &mut Value, thinking: Thinking, max_tokens: u64) {
     match thinking {
         Thinking::Budget(tokens) => {
@@ -117,7 +118,7 @@ fn set_thinking(body: &mut Value, thinking: Thinking, max_tokens: u64) {
             }
         }
         Thinking::Adaptive(effort) => {
-            // Some models show nothing of their thinking unless they are asked to
+            // Some models return no thinking unless a display mode is requested
             // (<https://platform.claude.com/docs/en/build-with-claude/adaptive-thinking>).
             insert(body, "thinking", json!({"type": "adaptive", "display": "summarized"}));
             insert(body, "output_config", json!({"effort": effort}));
@@ -137,14 +138,14 @@ fn messages(model: &str, messages: &[Message]) -> Vec<Value> {
             }
             Message::Results(replies) => ("user", tool_results(replies)),
         };
-        // The provider refuses an empty message, such as an answer of nothing but another model's reasoning. It
-        // takes the two user messages around it as one.
+        // The provider refuses an empty message, such as an answer that consists of another model's reasoning
+        // only. It treats the two user messages around it as one.
         (!content.is_empty()).then(|| json!({"role": role, "content": content}))
     };
     messages.iter().filter_map(message).collect()
 }
 
-/// Whether thinking may be asked for. Not where the calls whose results are sent come from answers without their
+/// Whether thinking can be enabled. It cannot if the calls whose results are sent come from answers without their
 /// thinking, such as those of another model: the provider would refuse the request.
 fn can_think(messages: &[Value]) -> bool {
     let is_user = |message: &Value| message["role"] == "user";
@@ -156,8 +157,9 @@ fn can_think(messages: &[Value]) -> bool {
                 || matches!(block_types(answer).next(), Some("thinking" | "redacted_thinking"))
         })
     };
-    // A message of words behind results begins a round of answers where each message counts by itself. Where messages
-    // of the user in a row are one, it belongs to the results, and the round has begun before. Either must do.
+    // A text message after results begins a round of answers in which each message counts by itself. Where
+    // consecutive user messages are merged, it belongs to the results, and the round began earlier. Both readings
+    // must be valid.
     let alone = messages.iter().rposition(asks);
     let joined = messages.iter().enumerate().rev().find_map(|(at, message)| {
         let mut run = messages.iter().take(at + 1).rev().take_while(|message| is_user(message));
@@ -171,7 +173,7 @@ fn block_types(message: &Value) -> impl Iterator<Item = &str> {
     message["content"].as_array().into_iter().flatten().filter_map(|block| block["type"].as_str())
 }
 
-/// What a person gave, as a block.
+/// Converts a user's content to a block.
 fn content_block(content: &Content) -> Option<Value> {
     Some(match OutgoingContent::from_content(content)? {
         OutgoingContent::Text(text) => text_block(&text),
@@ -206,7 +208,8 @@ fn tool_results(replies: &[ToolReply]) -> Vec<Value> {
     results
 }
 
-/// A call's result, and what has to stand beside it: in the result of a failed call the provider takes only texts.
+/// A call's result block, and the blocks that must stand beside it: the result of a failed call may contain only
+/// text.
 fn tool_result(reply: &ToolReply) -> (Value, Vec<Value>) {
     let id = sanitize_call_id(&reply.provider_id);
     let fits = |block: &Value| !reply.is_error || block["type"] == "text";
@@ -226,7 +229,7 @@ fn tool_result(reply: &ToolReply) -> (Value, Vec<Value>) {
     (result, beside)
 }
 
-/// A call's id as this vendor takes it: another's may have characters that it refuses.
+/// Makes a call's id acceptable to this vendor: an id from another vendor may have characters that it refuses.
 fn sanitize_call_id(id: &str) -> Cow<'_, str> {
     let is_allowed = |character: char| character.is_ascii_alphanumeric() || "_-".contains(character);
     if id.chars().all(is_allowed) {
@@ -239,19 +242,19 @@ fn sanitize_call_id(id: &str) -> Cow<'_, str> {
     id.chars().map(spell).collect()
 }
 
-/// Whether a signature is this vendor's. A model of the same name may have been asked over another protocol, whose
-/// signatures are JSON.
+/// Whether a signature is this vendor's. A model of the same name may have been called over another protocol,
+/// whose signatures are JSON.
 fn is_own_signature(signature: &str) -> bool {
     !signature.starts_with(['{', '['])
 }
 
-/// A block as it is sent back; none if the provider would refuse it.
+/// A block as it is sent back; `None` if the provider would refuse it.
 fn answer_block(block: &Block, same_model: bool) -> Option<Value> {
     match block {
-        // The provider refuses empty and blank texts, also those that it sent.
+        // The provider refuses empty and blank texts, even those that it sent itself.
         Block::Text { text, .. } if is_blank(text) => None,
         Block::Text { text, .. } => Some(text_block(text)),
-        // Signatures hold for the model that made them, and reasoning without one is refused.
+        // Signatures are valid only for the model that made them, and reasoning without a signature is refused.
         Block::Thinking { thinking, signature: Some(signature) }
             if same_model && is_own_signature(signature) =>
         {

@@ -1,4 +1,4 @@
-//! What is sent, as the protocol's documentation shows it.
+//! Requests, compared with the protocol's documentation.
 
 use contract::CallId;
 use pretty_assertions::assert_eq;
@@ -9,7 +9,7 @@ use super::super::media::tests::{FILE, IMAGE, image, pdf, plain};
 use super::super::profile::Effort;
 use super::*;
 
-/// The body of a request, as it is read.
+/// The parsed body of a request.
 fn body(profile: &ModelProfile, request: &Request<'_>) -> Value {
     json!(super::request_body(profile, request))
 }
@@ -61,7 +61,7 @@ fn request(messages: &[Message]) -> Request<'_> {
     }
 }
 
-/// The messages that are sent to the model `m`, without the marks for the cache.
+/// The messages that are sent to the model `m`, without cache breakpoints.
 fn sent(messages: &[Message]) -> Value {
     without_marks(body(&ModelProfile::for_tests("m"), &request(messages))["messages"].clone())
 }
@@ -93,7 +93,7 @@ fn what_the_model_said_goes_back_in_its_order_and_signed() {
             {"type": "tool_result", "tool_use_id": "toolu_1", "content": "green", "is_error": false},
             {"type": "tool_result", "tool_use_id": "toolu_2", "content": "no such file", "is_error": true},
         ]},
-        // The answer of nothing but unsigned reasoning is gone: an empty message would be refused.
+        // The answer that consisted of unsigned reasoning only is omitted: an empty message would be refused.
         {"role": "user", "content": [{"type": "text", "text": "and?"}]},
     ]);
     let messages = conversation();
@@ -125,7 +125,7 @@ fn a_whole_request_has_the_documented_form() {
         "system": [{"type": "text", "text": "Be brief.", "cache_control": mark}],
         "messages": [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": mark}]}],
     });
-    // Without tools there is nothing to forbid: the provider refuses the field then.
+    // Without tools there is nothing to forbid: the provider then refuses the field.
     let plain = Request { allow_tool_calls: false, ..request(&messages) };
     assert_eq!(body(&ModelProfile::for_tests("m"), &plain), expected);
     let tool = |name: &str| json!({"name": name, "description": "Acts.", "input_schema": {"type": "object"}});
@@ -135,7 +135,7 @@ fn a_whole_request_has_the_documented_form() {
     let tools = tools();
     let full = Request { tools: &tools, thinking: true, ..plain };
     assert_eq!(body(&ModelProfile::for_tests("m"), &full), expected);
-    // Where there is no system's text the mark is on the tools.
+    // Without a system prompt the breakpoint is on the tools.
     let silent = body(&ModelProfile::for_tests("m"), &Request { system: " ", ..full });
     assert_eq!((&silent["system"], &silent["tools"][1]["cache_control"]), (&json!(null), &mark));
 }

@@ -1,11 +1,11 @@
-//! Where a provider is, in the one form that is compared and used.
+//! Provider addresses in one normalized form, which is both compared and used.
 
 use std::fmt;
 
 use reqwest::Url;
 
-/// A provider's base address. What is compared is what is used: the form that the HTTP client itself reads, without
-/// a slash at its end.
+/// The base URL of a provider, in the normalized form that the HTTP client itself parses, without a trailing
+/// slash: the address that is compared is the one that is used.
 #[derive(Clone, Debug)]
 pub(super) struct BaseUrl {
     url: Url,
@@ -13,11 +13,11 @@ pub(super) struct BaseUrl {
 }
 
 impl BaseUrl {
-    /// What an address must be, for a message.
+    /// A description of a valid address, for error messages.
     pub(super) const EXPECTED: &str = "the provider's address: it begins with http:// or https:// and has no user, \
                                       password, query or fragment";
 
-    /// Reads an address; none if it is not one.
+    /// Parses an address; `None` if it is not valid.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let url = Url::parse(text).ok()?;
         let plain = url.username().is_empty()
@@ -32,18 +32,18 @@ impl BaseUrl {
         Some(Self { url, text })
     }
 
-    /// The address.
+    /// The URL as text.
     pub(super) fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Whether the same server is meant: scheme, host and port.
+    /// Whether both URLs have the same origin: scheme, host and port.
     pub(super) fn has_same_origin(&self, other: &Self) -> bool {
         self.url.origin() == other.url.origin()
     }
 }
 
-/// The same server, and the same place on it: a server may have many tenants.
+/// Equal URLs have the same origin and the same path: one server may have many tenants.
 impl PartialEq for BaseUrl {
     fn eq(&self, other: &Self) -> bool {
         self.has_same_origin(other) && self.text == other.text

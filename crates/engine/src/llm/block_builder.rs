@@ -1,8 +1,8 @@
-//! The blocks of an answer in the making, for protocols whose streams do not mark them: one begins where the kind
+//! Builds the blocks of an answer for protocols whose streams do not mark them: a block begins where the kind
 //! changes.
 //!
-//! What is kept may be cut finer than what is shown: a text that the provider signed stays apart from what stands
-//! beside it, for the provider wants each back as it was, while a person sees one text.
+//! The stored blocks may be finer than the displayed ones. A text that the provider signed is stored apart from
+//! its neighbours, because the provider wants each back unchanged, while the user sees one text.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::http::ReceivedBytes;
 use super::{Block, FinishReason, StreamEvent, ToolUse};
 
-/// A call that came whole. One without an id gets ours, by which its result is found.
+/// Builds a call that arrived complete. A call without an id gets ours, by which its result is matched.
 pub(super) fn complete_tool_use(
     id: Option<String>,
     name: String,
@@ -29,12 +29,12 @@ pub(super) fn complete_tool_use(
     ToolUse { call_id, provider_id, name, input, signature, broken }
 }
 
-/// The id that a provider gave a call, if it did.
+/// The id that the provider gave to a call, if it gave one.
 pub(super) fn provider_call_id(call: &ToolUse) -> Option<&str> {
     Some(call.provider_id.as_str()).filter(|id| *id != call.call_id.to_string())
 }
 
-/// What a model writes apart from calls.
+/// The kind of what a model writes apart from calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextKind {
     /// Output text.
@@ -43,22 +43,22 @@ pub(super) enum TextKind {
     Thinking,
 }
 
-/// The blocks so far.
+/// The blocks of an answer that is being received.
 #[derive(Debug, Default)]
 pub(super) struct BlockBuilder {
     blocks: Vec<Block>,
-    /// The block that is shown as open.
+    /// The displayed block that is open.
     open: Option<TextKind>,
     received: ReceivedBytes,
 }
 
 impl BlockBuilder {
-    /// How much of the answer has come.
+    /// How many bytes of the answer have been received.
     pub(super) const fn received(&self) -> ReceivedBytes {
         self.received
     }
 
-    /// Adds what the model wrote, which continues the block before if that is of its kind and neither is signed.
+    /// Appends text. It continues the previous block if that is of the same kind and neither of them is signed.
     pub(super) fn append(
         &mut self,
         prose: TextKind,
@@ -87,7 +87,7 @@ impl BlockBuilder {
         self.received.add_block(bytes);
     }
 
-    /// Adds a call, which always comes whole.
+    /// Appends a call, which always arrives complete.
     pub(super) fn push_call(&mut self, call: ToolUse, parts: &mut VecDeque<StreamEvent>) {
         self.close_block(parts);
         parts.extend([StreamEvent::BlockStart(BlockType::ToolUse), StreamEvent::BlockStop]);
@@ -97,8 +97,8 @@ impl BlockBuilder {
         self.blocks.push(Block::ToolUse(call));
     }
 
-    /// Ends the open block and gives all of them. Where the answer did not end well, a call at their end was perhaps not
-    /// whole.
+    /// Ends the open block and returns all blocks. If the answer did not end normally, a call at its end is marked
+    /// as broken because it may be incomplete.
     pub(super) fn finish(&mut self, stop: FinishReason, parts: &mut VecDeque<StreamEvent>) -> Vec<Block> {
         self.close_block(parts);
         let mut blocks = std::mem::take(&mut self.blocks);

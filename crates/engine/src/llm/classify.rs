@@ -1,8 +1,8 @@
-//! What a provider's error means: which kind of failure it is, and when to ask again.
+//! Classifies a provider's errors: the kind of failure, and when to retry.
 //!
-//! The vendors agree on the statuses but hardly on anything else: the same failure comes as a code here, as a type
-//! there and in the message alone elsewhere. So codes are looked at first, then what the message says, then the
-//! status. The tests beside this file have each form as its vendor sends it, with its source.
+//! The vendors agree on status codes but on hardly anything else: the same failure is a code here, a type there,
+//! and only in the message elsewhere. So codes are examined first, then the message, then the status. The tests
+//! beside this file contain each form as its vendor sends it, with the source.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use super::{ModelError, ModelErrorKind};
 
-/// The wish that stands for "not again" (`x-should-retry: false`): longer than any provider is waited for, so that
-/// the next model is asked.
+/// The delay that stands for "do not retry" (`x-should-retry: false`): longer than any provider is waited for, so
+/// that the next model is tried.
 const NEVER_RETRY_DELAY: Duration = Duration::from_hours(1);
 
-/// What a response without success means. `now` is the time by our clock, for wishes that are given as a date.
+/// Classifies an unsuccessful response. `now` is the local time, for retry delays that are given as a date.
 pub(super) fn classify_response(status: u16, headers: &HeaderMap, body: &[u8], now: Timestamp) -> ModelError {
     let problem = ProviderError::from_body(body);
     let should_retry = headers.get("x-should-retry").map(|value| value == "true");
@@ -30,7 +30,7 @@ pub(super) fn classify_response(status: u16, headers: &HeaderMap, body: &[u8], n
     ModelError { retry_after, ..ModelError::new(kind, message) }
 }
 
-/// What an error means that a provider reports within the stream of an answer: `event` is the whole event.
+/// Classifies an error that a provider reports within the stream of an answer. `event` is the whole event.
 pub(super) fn classify_stream_error(event: &Value) -> ModelError {
     let problem = ProviderError::from_json(event);
     let kind = error_kind(problem.status, None, &problem);
@@ -38,27 +38,27 @@ pub(super) fn classify_stream_error(event: &Value) -> ModelError {
     ModelError { retry_after: problem.retry_delay, ..ModelError::new(kind, message) }
 }
 
-/// Whether an event within a stream, of whatever protocol and form, reports an error. One of another type does not,
-/// whatever else is in it.
+/// Whether an event of a stream, in any protocol, reports an error. An event of another type does not, whatever
+/// else it contains.
 pub(super) fn is_error_event(event: &Value) -> bool {
     let event = event.get(0).unwrap_or(event);
     let is_called_so = ["type", "object"].iter().any(|field| event[field] == "error");
     is_called_so || !event["type"].is_string() && event.get("error").is_some_and(|error| !error.is_null())
 }
 
-/// An error as a provider tells it, in the terms that are common to all of them.
+/// A provider's error in the terms that are common to all vendors.
 #[derive(Default)]
 struct ProviderError {
-    /// What it says, for a person.
+    /// The message for a person.
     message: String,
-    /// What it says in lower case and without quotes, which the vendors set now and then; of a router also what the
-    /// provider behind it said.
+    /// The message in lower case and without quotes, which the vendors use inconsistently. For a router, it
+    /// includes the message of the provider behind it.
     normalized_message: String,
-    /// Its codes, types and reasons, in lower case.
+    /// The codes, types and reasons, in lower case.
     codes: Vec<String>,
-    /// The status that it gives itself: the only one that an error within a stream has.
+    /// The status that the error itself contains. An error within a stream has no other.
     status: Option<u16>,
-    /// When it wants to be asked again.
+    /// The delay before the next attempt that the provider asked for.
     retry_delay: Option<Duration>,
 }
 
@@ -78,7 +78,7 @@ impl ProviderError {
         let text = |pointer: &str| error.pointer(pointer).and_then(Value::as_str);
         let said = error.as_str().or_else(|| text("/message")).or_else(|| text("/error/message"));
         let mut problem = Self::from_message(said.or_else(|| text("/detail")).unwrap_or_default());
-        // OpenRouter says no more than "Provider returned error", and this is what it returned.
+        // OpenRouter's own message is only "Provider returned error"; this is the provider's response.
         if let Some(raw) = text("/metadata/raw") {
             problem.normalized_message.push_str(&normalize_message(raw));
             problem.message = format!("{}: {raw}", problem.message);
@@ -107,14 +107,14 @@ impl ProviderError {
             || phrases.iter().any(|phrase| self.normalized_message.contains(phrase))
     }
 
-    /// What a person is shown.
+    /// The message that a person is shown.
     fn display_message(&self) -> String {
         let shown = if self.message.is_empty() { self.codes.join(", ") } else { self.message.clone() };
         if shown.is_empty() { "nothing more".into() } else { shown }
     }
 }
 
-/// What a body says that is no JSON: of a proxy's page its title.
+/// The text of a body that is not JSON; for an HTML page, such as a proxy's, its title.
 fn text_or_page_title(text: &str) -> String {
     let text = text.trim();
     if !text.starts_with('<') {
@@ -132,21 +132,21 @@ fn parse_status(code: &Value) -> Option<u16> {
     code.as_u64().or_else(|| code.as_str()?.parse().ok()).and_then(|code| u16::try_from(code).ok())
 }
 
-/// A code for the quotas that are used up for today. Gemini says the same words of those that come back in a minute
-/// (<https://ai.google.dev/gemini-api/docs/rate-limits>).
+/// Returns a code if a daily quota is exhausted. Gemini uses the same message for quotas that recover within a
+/// minute (<https://ai.google.dev/gemini-api/docs/rate-limits>).
 fn daily_quota_code<'a>(details: impl Iterator<Item = &'a Value>) -> Option<String> {
     let mut violations = details.filter_map(|detail| detail["violations"].as_array()).flatten();
     let is_daily = |violation: &Value| violation["quotaId"].as_str().is_some_and(|id| id.contains("PerDay"));
     violations.any(is_daily).then(|| "quota_per_day".to_owned())
 }
 
-/// A duration as Google writes it, such as `34.07s`.
+/// Parses a duration in Google's format, such as `34.07s`.
 fn parse_retry_delay(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(text.strip_suffix('s')?.parse().ok()?).ok()
 }
 
-/// `retry-after-ms` (milliseconds) or `Retry-After` (seconds or a date, RFC 9110, 10.2.3). A date counts from the
-/// provider's own, if it tells it: clocks differ.
+/// Parses `retry-after-ms` (milliseconds) or `Retry-After` (seconds or a date, RFC 9110, 10.2.3). A date is
+/// relative to the response's own `Date`, if there is one, because clocks differ.
 fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
     let date = |name: &str| DateTimeParser::new().parse_timestamp(text(name)?).ok();
@@ -163,7 +163,7 @@ fn parse_retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
 
 fn error_kind(status: Option<u16>, should_retry: Option<bool>, problem: &ProviderError) -> ModelErrorKind {
     use ModelErrorKind::{Auth, BrokenHistory, NoSuchModel, Quota, Refused, TooLong};
-    // The most telling first: many a code below comes with a status that says less.
+    // Most specific first: many of the codes below come with a status that says less.
     let told: [(ModelErrorKind, &[&str], &[&str]); 6] = [
         (TooLong, &TOO_LONG_CODES, &TOO_LONG_PHRASES),
         (Quota, &QUOTA_CODES, &QUOTA_PHRASES),
@@ -174,14 +174,15 @@ fn error_kind(status: Option<u16>, should_retry: Option<bool>, problem: &Provide
     ];
     let told = told.into_iter().find(|(_, codes, phrases)| problem.matches(codes, phrases));
     match (told.map(|(kind, ..)| kind), status) {
-        // The model is there, and the key is not for it.
+        // The model exists, but the key does not give access to it.
         (Some(NoSuchModel), Some(401 | 403)) => Auth,
         (Some(kind), _) => kind,
         (None, _) => error_kind_by_status(status, should_retry, problem),
     }
 }
 
-/// `x-should-retry`, which the vendors' SDKs obey, has a say where neither the key nor the account is at fault.
+/// The kind of a failure by its status. `x-should-retry`, which the vendors' SDKs obey, is respected unless the
+/// key or the account is at fault.
 fn error_kind_by_status(
     status: Option<u16>,
     should_retry: Option<bool>,
@@ -196,7 +197,7 @@ fn error_kind_by_status(
         Some(408 | 409 | 429 | 500..) => Busy,
         _ if should_retry == Some(true) => Busy,
         Some(_) => Refused,
-        // Within a stream, where next to all that goes wrong is the provider's.
+        // Within a stream, where nearly all failures are the provider's.
         None if problem.codes.iter().any(|code| is_request_code(code)) => Refused,
         None => Busy,
     }
@@ -231,7 +232,8 @@ const TOO_LONG_PHRASES: [&str; 24] = [
     "exceeded model token limit",
     "required for long context requests",
     "request too large for",
-    // OpenAI's for one part of the history; other fields may be too long too, and shortening that is no help.
+    // OpenAI's message about one part of the history. Other fields can be too long as well, but compaction does
+    // not help there.
     "content: string too long",
     "output: string too long",
     "reduce the length of the messages",
@@ -287,7 +289,7 @@ const NO_SUCH_MODEL_CODES: [&str; 5] =
 const NO_SUCH_MODEL_PHRASES: [&str; 3] =
     ["model not exist", "is not a valid model id", "invalid model name passed in"];
 
-/// `OpenRouter`'s 403 for what a moderator refused, which is no fault of the key.
+/// `OpenRouter`'s 403 for content that a moderator refused; the key is valid.
 const MODERATION_PHRASES: [&str; 1] = ["your input was flagged"];
 
 const AUTH_CODES: [&str; 7] = [

@@ -1,8 +1,8 @@
-//! Errors as the vendors send them, with where they can be seen.
+//! Errors as the vendors send them, with the source of each.
 
 use crate::llm::ModelErrorKind::{self, Auth, BrokenHistory, Busy, NoSuchModel, Quota, Refused, TooLong};
 
-/// Where an error can be seen, its status, what it means, and its body or message.
+/// The source of an error, its status, its kind, and its body or message.
 type Case = (&'static str, u16, ModelErrorKind, &'static str);
 
 pub(super) const ANTHROPIC: [Case; 15] = [
@@ -341,7 +341,7 @@ pub(super) const OTHERS: [Case; 15] = [
     ),
 ];
 
-/// Messages beside which nothing else tells more than the status.
+/// Messages without any other field that is more specific than the status.
 pub(super) const MESSAGES: [Case; 29] = [
     (
         "https://github.com/earendil-works/pi/blob/main/packages/ai/src/utils/overflow.ts",

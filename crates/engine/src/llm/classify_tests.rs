@@ -1,4 +1,4 @@
-//! Each vendor's errors as they come, and what has no form of a vendor's.
+//! Each vendor's errors in their original form, and errors in no vendor's form.
 
 use std::collections::BTreeMap;
 
@@ -198,7 +198,7 @@ fn the_provider_says_whether_and_when_to_ask_again() {
     assert_eq!(asked(400, &[("x-should-retry", "true")]), (Busy, None));
     assert_eq!(asked(401, &[("x-should-retry", "true")]), (Auth, None));
     assert_eq!(asked(400, &[("x-should-retry", "false")]), (Refused, None));
-    // The fault is the provider's, yet it is not asked again.
+    // The failure is the provider's, but it forbids a retry.
     let (kind, wish) = asked(529, &[("x-should-retry", "false"), ("retry-after", "1")]);
     assert!(kind == Busy && wish > Some(30_000), "{wish:?}");
 }

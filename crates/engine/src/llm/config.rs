@@ -1,7 +1,8 @@
-//! The configuration of the gateway: what the environment, the catalog's `gateway.json` and a caller say, checked.
+//! The gateway's configuration: reads and validates it from the environment, the catalog's `gateway.json`, or a
+//! caller.
 //!
-//! A configuration that cannot work does not stop an engine: it starts, says what to set, and its turns end in
-//! an error that says the same. So what is wrong here is a reason, not a fault.
+//! An invalid configuration does not stop an engine: it starts and reports what to set, and its turns end with an
+//! error that says the same. So validation returns a reason instead of failing the start.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,22 +19,22 @@ use super::key_policy::{GENERIC_KEY_VARIABLE, KeyPolicy, is_key_variable};
 use super::provider::Provider;
 use super::{Budgets, ModelError, ModelErrorKind, RetryPolicy, Routes};
 
-/// The catalog's configuration.
+/// The catalog's configuration file.
 const CONFIG_FILE: &str = "gateway.json";
-/// The most bytes of it that are read.
+/// The maximum size of the file, in bytes.
 const MAX_CONFIG_FILE_BYTES: u64 = 1024 * 1024;
 
-/// Why no model can be used, and what to set: all of it.
+/// Why no model can be used: all errors of the configuration, with what to set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct NotConfigured(ConfigErrors);
 
 impl NotConfigured {
-    /// Each fault.
+    /// The configuration's errors.
     pub const fn errors(&self) -> &ConfigErrors {
         &self.0
     }
 
-    /// The faults of both.
+    /// Combines the errors of both.
     pub(crate) fn merge(&self, other: &Self) -> Self {
         let none = BTreeMap::new();
         let mut reader = EnvReader::new(&none);
@@ -56,36 +57,37 @@ impl From<NotConfigured> for ModelError {
     }
 }
 
-/// A configuration that works.
+/// A valid configuration.
 pub struct ValidatedConfig {
-    /// As `gateway.json` would say it. Holds no key.
+    /// The configuration in the form of `gateway.json`. Contains no key.
     pub document: Value,
-    /// The models.
+    /// The models and the rules for calling them.
     pub routes: Routes,
 }
 
-/// The catalog's `gateway.json`.
+/// The catalog's `gateway.json`, validated.
 #[derive(Default)]
 pub struct CatalogConfig {
-    /// What it says, where there is one.
+    /// The configuration; absent if there is no file.
     pub config: Option<ValidatedConfig>,
-    /// Where it lets keys go. Empty where there is none.
+    /// Where the catalog allows keys to be sent. Empty if there is no file.
     pub key_policy: CatalogKeyPolicy,
 }
 
-/// Where the catalog lets keys of the environment go.
+/// Where the catalog allows the environment's keys to be sent.
 #[derive(Clone, Debug, Default)]
 pub struct CatalogKeyPolicy(Option<KeyPolicy>);
 
-/// Where configurations come from.
+/// The sources of configurations: the environment and the catalog.
 pub struct ConfigSources {
-    // Holds keys, so it cannot be printed.
+    // Contains keys, so the type must not be printable.
     env: BTreeMap<String, String>,
     file: Option<PathBuf>,
 }
 
 impl ConfigSources {
-    /// What the gateway needs of `env`, and the `gateway.json` in the folder `catalog`.
+    /// Copies the gateway's variables from `env`, and remembers the path of `gateway.json` in the folder
+    /// `catalog`.
     pub fn new(env: &dyn Env, catalog: Option<&Path>) -> Self {
         let require_field = |name: &String| name.starts_with("LLM_") || is_key_variable(name);
         let value = |name: String| Some((name.clone(), env.get(&name)?));
@@ -93,18 +95,18 @@ impl ConfigSources {
         Self { env, file: catalog.map(|catalog| catalog.join(CONFIG_FILE)) }
     }
 
-    /// What the environment says.
+    /// Returns the environment's configuration.
     ///
     /// # Errors
-    /// It names no model that can be used.
+    /// The environment does not name a usable model.
     pub fn load_env(&self) -> Result<ValidatedConfig, NotConfigured> {
         config_from_env(&self.env)
     }
 
-    /// What the catalog says. Reads a file.
+    /// Reads and validates the catalog's configuration.
     ///
     /// # Errors
-    /// Its file cannot be read, or is faulty.
+    /// The file cannot be read or is invalid.
     pub fn load_catalog(&self) -> Result<CatalogConfig, NotConfigured> {
         let Some(file) = &self.file else { return Ok(CatalogConfig::default()) };
         let mut reader = EnvReader::new(&self.env);
@@ -130,19 +132,21 @@ impl ConfigSources {
         Ok(CatalogConfig { config: Some(checked), key_policy: CatalogKeyPolicy(trust) })
     }
 
-    /// What the catalog says, else what the environment says; with where the catalog lets keys go. Reads a file.
+    /// Reads the catalog's configuration, or the environment's if the catalog has none, and the catalog's key
+    /// policy.
     ///
     /// # Errors
-    /// The catalog's file is faulty, or there is none and the environment names no model that can be used.
+    /// The catalog's file is invalid, or there is none and the environment does not name a usable model.
     pub fn load(&self) -> Result<(ValidatedConfig, CatalogKeyPolicy), NotConfigured> {
         let CatalogConfig { config: checked, key_policy: trust } = self.load_catalog()?;
         Ok((checked.map_or_else(|| self.load_env(), Ok)?, trust))
     }
 
-    /// What a caller says, who may send keys only where the environment and the catalog let them go.
+    /// Validates a caller's configuration, which may send keys only where the environment and the catalog allow
+    /// it.
     ///
     /// # Errors
-    /// It is faulty, or would send a key elsewhere.
+    /// The configuration is invalid, or would send a key elsewhere.
     pub fn validate(
         &self,
         document: Value,
@@ -158,7 +162,7 @@ impl ConfigSources {
     }
 }
 
-/// The JSON in `file`; none where there is no such file.
+/// Reads the JSON in `file`; `None` if the file does not exist.
 fn read_json(file: &Path) -> std::io::Result<Option<Value>> {
     let mut bytes = Vec::new();
     match crate::catalog::open_regular_file(file) {
@@ -172,10 +176,10 @@ fn read_json(file: &Path) -> std::io::Result<Option<Value>> {
     Ok(Some(serde_json::from_slice(&bytes)?))
 }
 
-/// The models that `env` names, and nothing that stands in for them.
+/// Builds the routes that `env` describes: one model without fallbacks.
 ///
 /// # Errors
-/// Why none can be used.
+/// Why no model can be used.
 pub fn routes_from_env(env: &dyn Env) -> Result<Routes, NotConfigured> {
     config_from_env(env).map(|checked| checked.routes)
 }
@@ -204,7 +208,7 @@ fn config_from_env(env: &dyn Env) -> Result<ValidatedConfig, NotConfigured> {
     Ok(ValidatedConfig { document: document_from_model(&entry), routes })
 }
 
-/// The environment's model.
+/// Reads the environment's model.
 fn model_from_env(reader: &mut EnvReader<'_>, provider: Provider) -> Option<ModelConfig> {
     let filled = |text: &str| Some(text.to_owned());
     let model = match (reader.text("LLM_MODEL"), provider.default_model()) {
@@ -234,11 +238,11 @@ fn model_from_env(reader: &mut EnvReader<'_>, provider: Provider) -> Option<Mode
     })
 }
 
-/// `LLM_BASE_URL`.
+/// Reads `LLM_BASE_URL`.
 fn base_url_from_env(reader: &mut EnvReader<'_>, required: bool) -> Option<BaseUrl> {
     match reader.text("LLM_BASE_URL") {
         None if !required => None,
-        // What it holds instead may have a password or a key in it.
+        // The value is not shown: it may contain a password or a key.
         Some(text) if text.contains(['@', '?', '#']) && BaseUrl::parse(&text).is_none() => {
             reader.add_error("LLM_BASE_URL", Some("***".into()), BaseUrl::EXPECTED);
             None
@@ -247,7 +251,7 @@ fn base_url_from_env(reader: &mut EnvReader<'_>, required: bool) -> Option<BaseU
     }
 }
 
-/// The environment's model as `gateway.json` would say it.
+/// The environment's model in the form of `gateway.json`.
 fn document_from_model(entry: &ModelConfig) -> Value {
     let mut model = json!({
         "provider": entry.provider.name(),
@@ -272,7 +276,7 @@ fn document_from_model(entry: &ModelConfig) -> Value {
     })
 }
 
-/// Where the environment lets its keys go.
+/// Where the environment allows its keys to be sent.
 fn key_policy_from_env(reader: &mut EnvReader<'_>) -> KeyPolicy {
     let named = reader.text("LLM_PROVIDER").map(|name| Provider::from_name(&name));
     let only = || match *vendors_with_key(reader) {
@@ -291,7 +295,7 @@ fn vendors_with_key(reader: &EnvReader<'_>) -> Box<[Provider]> {
     Provider::VENDORS.into_iter().filter(set).collect()
 }
 
-/// `LLM_PROVIDER`, or the one provider whose key is set.
+/// `LLM_PROVIDER`, or else the only provider whose key is set.
 fn provider_from_env(reader: &mut EnvReader<'_>) -> Option<Provider> {
     if reader.text("LLM_PROVIDER").is_some() {
         return reader.required("LLM_PROVIDER", Provider::NAMES, Provider::from_name);

@@ -1,4 +1,4 @@
-//! What the environment, the catalog and a caller may say, and where keys go.
+//! Configurations from the environment, the catalog and a caller, and the servers that keys may be sent to.
 
 use std::collections::BTreeMap;
 
@@ -152,7 +152,7 @@ fn a_caller_cannot_send_a_key_elsewhere() {
         ("anthropic", json!({"base_url": "http://PROXY:80/v1/"})),
         ("anthropic", json!({"base_url": "http://catalog/v1"})),
         ("openai-compatible", json!({"base_url": "http://catalog/v1", "api_key_env": "MY_API_KEY"})),
-        // No key goes with it.
+        // No key is sent there.
         ("anthropic", json!({"base_url": "http://127.0.0.1:1", "api_key_env": "none"})),
         ("openai-compatible", json!({"base_url": "http://127.0.0.1:1/v1"})),
         ("ollama", json!({})),
@@ -179,7 +179,7 @@ fn the_file_says_where_else_keys_may_go() {
     let catalog = sources.load_catalog().unwrap();
     assert_eq!(catalog.config.unwrap().document.to_string(), file);
     validated(&sources, single_model("openai-compatible", &elsewhere));
-    // It is for that address, not for the vendor's own.
+    // The key is for that address, not for the vendor's own.
     assert!(
         refusal(&sources, single_model("anthropic", &json!({"api_key_env": "TEAM_API_KEY"})))
             .contains("models.one")
@@ -204,7 +204,7 @@ fn a_file_that_cannot_be_used_is_refused_whole() {
     }
     let (_folder, sources) = sources(&[], None);
     assert!(sources.load_catalog().unwrap().config.is_none());
-    // What cannot be read at all is not taken for absent.
+    // An unreadable file is not treated as absent.
     let (folder, sources) = self::sources(&[], None);
     std::fs::create_dir(folder.path().join(CONFIG_FILE)).unwrap();
     assert!(sources.load_catalog().is_err());

@@ -1,4 +1,4 @@
-//! Feeds recorded streams to a decoder, cut into pieces as a network would.
+//! Feeds recorded streams to a decoder, split into chunks as a network would split them.
 
 use std::convert::Infallible;
 
@@ -9,14 +9,14 @@ use futures::executor::block_on;
 use super::http::{DecodedStream, Decoder};
 use super::{Answer, Block, ModelError, StreamEvent};
 
-/// What `decoder` makes of `pieces`, all of which are there at once.
+/// Decodes `pieces`, which are all available at once.
 fn decode<D: Decoder>(pieces: Vec<Bytes>, decoder: D) -> Vec<Result<StreamEvent, ModelError>> {
     let pieces = futures::stream::iter(pieces.into_iter().map(Ok::<_, Infallible>));
     block_on(DecodedStream::new(pieces, decoder, None).collect())
 }
 
-/// What a stream says, after making sure that it says the same however it is cut: whole, byte by byte, and in two
-/// at every place.
+/// Decodes a stream to one line per event, and asserts that the result does not depend on how the stream is split:
+/// whole, byte by byte, and in two at every position.
 pub(super) fn decode_to_lines<D: Decoder>(stream: &str, decoder: impl Fn() -> D) -> Vec<String> {
     let whole = Bytes::from(stream.to_owned());
     let told = event_lines(decode(vec![whole.clone()], decoder()));

@@ -1,54 +1,54 @@
-//! How many tokens something is, as near as it can be told without the provider's vocabulary.
+//! Estimates token counts without the provider's vocabulary.
 //!
-//! Vendors count about four bytes of text as a token. What a provider has counted is always better: this is for what
-//! it has not seen yet.
+//! Vendors count about four bytes of text as one token. A count reported by the provider is always better; the
+//! estimate is for content that no provider has counted yet.
 
 use super::media::{PDF, PLAIN_TEXT};
 use super::{Block, Content, Media, Message, ToolDeclaration};
 
-/// Bytes of text in a token.
+/// The average number of bytes of text in a token.
 const BYTES_PER_TOKEN: usize = 4;
-/// What a message is beside its text.
+/// The size of a message in addition to its text, in bytes.
 const MESSAGE_OVERHEAD_BYTES: usize = 16;
-/// What an image counts as, whatever its size, and a document of which nothing else is known.
+/// The tokens of an image of any size, and of a document of unknown type.
 const IMAGE_TOKENS: u64 = 1_500;
-/// What a page of a PDF counts as: vendors read its text, and most of them a picture of it as well.
+/// The tokens of a page of a PDF: vendors read its text, and most of them also an image of it.
 const PDF_PAGE_TOKENS: u64 = 2_000;
-/// The bytes of a page, where a PDF does not show how many it has.
+/// The assumed size of a page, for PDFs whose page objects are not visible.
 const PDF_PAGE_BYTES: usize = 100 * 1024;
-/// The most pages that are guessed by the size alone: a scan or slides have few for their size, and too high an estimate
-/// costs a conversation its detail, while the provider says where one was too low.
+/// The maximum number of pages guessed from the size alone. A scan or slides have few pages for their size. Too
+/// high an estimate costs a conversation its detail, while too low an estimate is corrected by the provider.
 const MAX_GUESSED_PAGES: usize = 15;
 
-/// How many tokens these messages are.
+/// Estimates the tokens of `messages`.
 pub fn messages(messages: &[Message]) -> u64 {
     tokens_for_bytes(messages.iter().map(|message| MESSAGE_OVERHEAD_BYTES + message_bytes(message)).sum())
 }
 
-/// How many tokens a text is.
+/// Estimates the tokens of a text.
 pub fn text(text: &str) -> u64 {
     tokens_for_bytes(text.len())
 }
 
-/// How many tokens a text of so many bytes is.
+/// Estimates the tokens of a text of `bytes` bytes.
 pub fn text_by_len(bytes: usize) -> u64 {
     tokens_for_bytes(bytes)
 }
 
-/// How many tokens an attached file of this type is.
+/// Estimates the tokens of an attached file.
 pub fn attachment(media_type: &str, data: &[u8]) -> u64 {
     match media_type {
         PDF => PDF_PAGE_TOKENS.saturating_mul(u64::try_from(pdf_pages(data)).unwrap_or(u64::MAX)),
-        // It is sent as a text.
+        // It is sent as text.
         PLAIN_TEXT => tokens_for_bytes(data.len()),
         _ => IMAGE_TOKENS,
     }
 }
 
-/// How many pages a PDF has: as many as it has objects of the type `/Page` or, where those are compressed, as its size
-/// suggests.
+/// The number of pages of a PDF: its number of objects of type `/Page` or, if those are compressed, a guess from
+/// the file's size.
 fn pdf_pages(data: &[u8]) -> usize {
-    // Each name begins with a slash, so a type is two names in a row.
+    // Each PDF name begins with a slash, so a type entry is two names in a row.
     let names = data.split(|byte| *byte == b'/');
     let types = names.clone().zip(names.skip(1)).filter(|(key, _)| key.trim_ascii_end() == b"Type");
     let is_page = |name: &[u8]| {
@@ -60,18 +60,18 @@ fn pdf_pages(data: &[u8]) -> usize {
     }
 }
 
-/// How many bytes of text count as much as something attached.
+/// The number of bytes of text that count as many tokens as an attachment.
 pub(super) fn media_equivalent_bytes(media: &Media) -> usize {
     let tokens = usize::try_from(media.tokens.unwrap_or(IMAGE_TOKENS)).unwrap_or(usize::MAX);
     tokens.saturating_mul(BYTES_PER_TOKEN)
 }
 
-/// How many tokens an answer is.
+/// Estimates the tokens of an answer.
 pub fn answer(blocks: &[Block]) -> u64 {
     tokens_for_bytes(blocks.iter().map(block_bytes).sum())
 }
 
-/// How many tokens it takes to tell of these tools.
+/// Estimates the tokens of the declarations of `tools`.
 pub fn tools(tools: &[ToolDeclaration]) -> u64 {
     let tool = |tool: &ToolDeclaration| {
         MESSAGE_OVERHEAD_BYTES + tool.name.len() + tool.description.len() + tool.input_schema.get().len()
@@ -132,7 +132,7 @@ mod tests {
         for (data, pages) in [
             (pdf(2), 2),
             (pdf(300), 300),
-            // Compressed, so that no page is seen.
+            // Compressed, so that no page object is visible.
             (pdf(0), 1),
             (vec![b'x'; 10 * PDF_PAGE_BYTES], 10),
             (vec![b'x'; 200 * PDF_PAGE_BYTES], 15),
@@ -157,7 +157,7 @@ mod tests {
         };
         let counted = |tokens| messages(&[Message::User { content: vec![media(tokens)] }]);
         assert_eq!(counted(Some(200_000)), 200_004);
-        // One from before it was estimated.
+        // A journal entry from before estimates were stored.
         assert_eq!(counted(None), 1_504);
     }
 }

@@ -1,4 +1,4 @@
-//! Makes the models that a checked configuration names, each with the key that it may be sent.
+//! Builds the models of a validated configuration, each with the key that its server may be sent.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ use super::{ChatModel, Route, Routes};
 /// The variable that names the script of the offline provider.
 const SCRIPT_PATH_VARIABLE: &str = "LLM_SCRIPT_PATH";
 
-/// The models of `document`; none if a fault was met. `root` stands before the path of each fault.
+/// Builds the models of `document`; `None` if an error was reported. `root` prefixes the path of each error.
 pub(super) fn build_routes(
     root: &str,
     document: &GatewayFile,
@@ -70,7 +70,8 @@ fn build_route(
     Some(Route { name: name.to_owned(), model, context_window, max_output, prices })
 }
 
-/// Where the model is; none where nobody says.
+/// The address of a model's server; `None` if neither the configuration, the environment nor the provider defines
+/// one.
 fn resolve_base_url(entry: &ModelConfig, trust: &KeyPolicy) -> Option<BaseUrl> {
     let stand_in =
         || trust.base_url.clone().filter(|_| trust.owner.is_none_or(|owner| owner == entry.provider));
@@ -78,10 +79,10 @@ fn resolve_base_url(entry: &ModelConfig, trust: &KeyPolicy) -> Option<BaseUrl> {
     entry.base_url.clone().or_else(stand_in).or_else(own)
 }
 
-/// A fault was met, and the reader has it.
+/// Marker: an error was reported to the reader.
 struct FaultReported;
 
-/// The key to send to `address`, where there is one.
+/// The key to send to `address`, if any.
 fn resolve_key(
     path: &str,
     entry: &ModelConfig,
@@ -103,7 +104,7 @@ fn resolve_key(
     key.map(Some).ok_or(FaultReported)
 }
 
-/// The variable whose key is to be sent to `address`, set or not; none where no key is.
+/// The variable whose key is to be sent to `address`, set or not; `None` if no key is to be sent.
 fn key_variable(
     entry: &ModelConfig,
     address: &BaseUrl,
@@ -138,7 +139,7 @@ fn build_remote_model(
         (Provider::Ollama, _) => Arc::new(Ollama::new(base, profile, key)),
         (Provider::OpenAi, OpenAiApi::Responses) => Arc::new(OpenAiResponses::new(base, profile, key)),
         (Provider::OpenAiCompatible, _) => {
-            // Servers without keys take any, and some want one to be there.
+            // Servers without keys accept any, and some require one to be present.
             let key = key.unwrap_or_else(|| SecretString::from("none"));
             Arc::new(OpenAi::compatible(base, profile, Some(key)))
         }

@@ -1,4 +1,4 @@
-//! The gateway: which model answers, how often a failed call is tried again, and how the provider is doing.
+//! The gateway: chooses the model for a request, decides on retries, and tracks the health of the models.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,21 +10,21 @@ use super::config::NotConfigured;
 use super::health::HealthTracker;
 use super::{ChatModel, ModelError, ModelErrorKind, TokenUsage};
 
-/// What a model costs, in US dollars per million tokens.
+/// The prices of a model, in US dollars per million tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Prices {
-    /// Of the prompt's tokens that no cache served.
+    /// Price of prompt tokens that were not served from a cache.
     pub input: f64,
-    /// Of the answer's tokens.
+    /// Price of output tokens.
     pub output: f64,
-    /// Of the prompt's tokens that were read from the cache.
+    /// Price of prompt tokens read from the cache.
     pub cache_read: f64,
-    /// Of the prompt's tokens that were written to the cache.
+    /// Price of prompt tokens written to the cache.
     pub cache_write: f64,
 }
 
 impl Prices {
-    /// What a call costs, in US dollars.
+    /// The cost of a call, in US dollars.
     #[expect(clippy::cast_precision_loss, reason = "no call has as many tokens as a double cannot count")]
     pub fn cost(&self, tokens: &TokenUsage) -> f64 {
         let fresh = tokens.input.saturating_sub(tokens.cache_read + tokens.cache_write);
@@ -38,52 +38,53 @@ impl Prices {
     }
 }
 
-/// How many tokens may be spent. What is absent has no bound.
+/// Token budgets. An absent budget is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Budgets {
-    /// In one turn, its sub-agents included.
+    /// The budget of one turn, including its sub-agents.
     pub tokens_per_turn: Option<u64>,
-    /// In any hour.
+    /// The budget of any hour.
     pub tokens_per_hour: Option<u64>,
-    /// In any 24 hours.
+    /// The budget of any 24 hours.
     pub tokens_per_day: Option<u64>,
 }
 
-/// A model that can be asked.
+/// A configured model.
 pub struct Route {
-    /// What the configuration calls it.
+    /// The model's name in the configuration.
     pub name: String,
-    /// The model.
+    /// The model itself.
     pub model: Arc<dyn ChatModel>,
-    /// How many tokens a conversation with it may have, the answer included.
+    /// The context window in tokens, including the answer.
     pub context_window: u64,
-    /// The most tokens that an answer may have.
+    /// The output limit in tokens.
     pub max_output: u64,
-    /// What it costs, where that is known.
+    /// The prices, if they are known.
     pub prices: Option<Prices>,
 }
 
-/// The models that can be asked, and the rules for asking them: one configuration, which never changes.
+/// An immutable gateway configuration: the models, and the rules for calling them.
 pub struct Routes {
-    /// The model that answers, then those that stand in for it, in their order. Never empty.
+    /// The primary model, followed by its fallbacks in order. Never empty.
     pub chain: Vec<Arc<Route>>,
-    /// The model that plans, where it is another one than the one that answers.
+    /// The model that plans, if it is not the primary model.
     pub planner: Option<Arc<Route>>,
-    /// All models by their names.
+    /// All models, by their names in the configuration.
     pub named: Vec<Arc<Route>>,
-    /// How often a failed call is tried again.
+    /// How often and how long failed calls are retried.
     pub retry: RetryPolicy,
-    /// How much may be spent.
+    /// The token budgets.
     pub budgets: Budgets,
 }
 
 impl Routes {
-    /// The name of the model that answers.
+    /// The vendor's name of the primary model.
     pub fn model_name(&self) -> &str {
         self.chain.first().map_or("none", |route| route.model.name())
     }
 
-    /// The model called `name` and those that stand in for it; the usual ones where there is none of that name.
+    /// Returns the model called `name` followed by the usual chain, or just the usual chain if there is no such
+    /// model.
     pub fn chain_for(&self, name: Option<&str>) -> Vec<Arc<Route>> {
         let first = name.and_then(|name| self.named.iter().find(|route| route.name == name));
         let others = self.chain.iter().filter(|route| first.is_none_or(|first| first.name != route.name));
@@ -91,7 +92,7 @@ impl Routes {
     }
 }
 
-/// See the module.
+/// The models in use and their health. The configuration can be replaced while turns are running.
 pub struct Gateway {
     state: Mutex<State>,
 }
@@ -102,47 +103,48 @@ struct State {
 }
 
 impl Gateway {
-    /// A gateway to these models, or to none for the reason given.
+    /// Creates a gateway with these models, or without any for the given reason.
     pub fn new(routes: Result<Routes, NotConfigured>) -> Self {
         let state = State { routes: routes.map(Arc::new), health: HealthTracker::default() };
         Self { state: Mutex::new(state) }
     }
 
-    /// Puts other models in force. Steps under way keep those that they began with.
+    /// Replaces the configuration and resets the health. Model steps that are under way keep the one they began
+    /// with.
     pub fn replace(&self, routes: Routes) {
         let mut state = self.state();
         state.routes = Ok(Arc::new(routes));
         state.health.reset_health();
     }
 
-    /// The configuration in force. A model step keeps the one that it began with.
+    /// Returns the active configuration. A model step keeps the one it began with.
     ///
     /// # Errors
-    /// None is configured.
+    /// [`ModelErrorKind::NotConfigured`] if there is none.
     pub fn routes(&self) -> Result<Arc<Routes>, ModelError> {
         self.state().routes.clone().map_err(ModelError::from)
     }
 
-    /// How many tokens the context window of the model that answers has; 0 where none is configured.
+    /// The context window of the primary model in tokens; 0 if none is configured.
     pub fn context_window(&self) -> u64 {
         self.routes().ok().and_then(|routes| Some(routes.chain.first()?.context_window)).unwrap_or_default()
     }
 
-    /// The model that answers.
+    /// Returns the primary model.
     ///
     /// # Errors
-    /// None is configured.
+    /// [`ModelErrorKind::NotConfigured`] if there is none.
     pub fn model(&self) -> Result<Arc<dyn ChatModel>, ModelError> {
         let routes = self.routes()?;
         let first = routes.chain.first().map(|route| Arc::clone(&route.model));
         first.ok_or_else(|| ModelError::new(ModelErrorKind::NotConfigured, "no model is configured"))
     }
 
-    /// The models that a new turn asks, as [`Routes::chain_for`] has them, but those that lately failed for good behind
-    /// the others. `now` is monotonic.
+    /// Returns the models for a new turn: those of [`Routes::chain_for`], with models whose circuit is open moved
+    /// to the end. `now` is monotonic.
     ///
     /// # Errors
-    /// None is configured.
+    /// [`ModelErrorKind::NotConfigured`] if there are none.
     pub fn chain(&self, name: Option<&str>, now: Duration) -> Result<Vec<Arc<Route>>, ModelError> {
         let state = self.state();
         let mut chain = state.routes.clone().map_err(ModelError::from)?.chain_for(name);
@@ -150,8 +152,8 @@ impl Gateway {
         Ok(chain)
     }
 
-    /// Notes how a call of `route` went at `now`, which is monotonic. A route that is not in force any more tells
-    /// nothing of the one that has its name now.
+    /// Records the outcome of a call of `route` at `now`, which is monotonic. The outcome of a route that is no
+    /// longer active is ignored for health: its name may belong to another model now.
     pub fn record_outcome(&self, route: &Route, outcome: Result<&TokenUsage, &ModelError>, now: Duration) {
         let mut state = self.state();
         match outcome {
@@ -171,7 +173,8 @@ impl Gateway {
         }
     }
 
-    /// Notes that `route` failed as often as it was to be tried: for a while new turns ask the others first.
+    /// Opens the circuit of `route` after its last attempt failed: for a while, new turns try the other models
+    /// first.
     pub fn open_circuit(&self, route: &Route, now: Duration) {
         let mut state = self.state();
         if state.is_active(route) {
@@ -179,7 +182,7 @@ impl Gateway {
         }
     }
 
-    /// `ok`, or what is wrong with the model that answers.
+    /// Returns [`HEALTHY`], or what is wrong with the primary model.
     pub fn status(&self) -> String {
         let state = self.state();
         let routes = match &state.routes {
@@ -190,7 +193,7 @@ impl Gateway {
         first.unwrap_or_else(|| HEALTHY.to_owned())
     }
 
-    /// How the models in force are doing at `now`, which is monotonic.
+    /// The health of the active models at `now`, which is monotonic.
     pub fn model_states(&self, now: Duration) -> Vec<ModelState> {
         let state = self.state();
         let Ok(routes) = &state.routes else { return Vec::new() };
@@ -198,7 +201,7 @@ impl Gateway {
         routes.named.iter().map(of).collect()
     }
 
-    /// How much of the prompts the providers' caches served.
+    /// How many prompt tokens the providers' caches served.
     pub fn cache(&self) -> CacheState {
         self.state().health.cache()
     }
@@ -215,10 +218,10 @@ impl State {
     }
 }
 
-/// How often and how long a failed call of one model is tried again.
+/// How often and for how long a failed call of one model is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// The most attempts.
+    /// The maximum number of attempts.
     pub max_attempts: u32,
     /// How long after the first failure another attempt may begin.
     pub max_elapsed: Duration,
@@ -230,25 +233,26 @@ impl Default for RetryPolicy {
     }
 }
 
-/// How often a model is asked at most that answers with nothing.
+/// The maximum number of attempts if a model's answers are empty.
 const MAX_EMPTY_ATTEMPTS: u32 = 2;
 
 const BASE_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(8);
-/// A provider that wants to be left alone for longer than this is not waited for.
+/// A provider that asks for a longer delay than this is not waited for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// The attempts to get one answer out of one model.
+/// The state of the attempts to get one answer from one model.
 #[derive(Clone, Copy, Debug)]
 pub struct RetryState {
     policy: RetryPolicy,
-    /// When the first attempt failed: a long answer that breaks off at its end is worth another try.
+    /// When the first attempt failed. The time before it does not count, so that a long answer that breaks off at
+    /// its end is retried.
     failing_since: Option<Duration>,
     attempts: u32,
 }
 
 impl RetryState {
-    /// The first attempt is under way.
+    /// Begins with the first attempt under way.
     pub const fn new(policy: RetryPolicy) -> Self {
         Self { policy, failing_since: None, attempts: 1 }
     }
@@ -258,12 +262,12 @@ impl RetryState {
         self.attempts
     }
 
-    /// The attempt failed with `error` at `now`: how long to wait before the next one, or none to give up.
-    /// `jitter`, from 0 to 1, spreads the attempts of many engines by ±20 %.
+    /// Records that the attempt failed with `error` at `now`. Returns the delay before the next attempt, or `None`
+    /// to give up. `jitter`, from 0 to 1, spreads the attempts of many engines by ±20 %.
     pub fn next_delay(&mut self, error: &ModelError, now: Duration, jitter: f64) -> Option<Duration> {
         let most = match error.kind {
             ModelErrorKind::Busy | ModelErrorKind::Broken => self.policy.max_attempts,
-            // A second one is billed as well, and says most likely what a third would.
+            // A second attempt is billed as well, and its result most likely predicts that of a third.
             ModelErrorKind::Empty => self.policy.max_attempts.min(MAX_EMPTY_ATTEMPTS),
             _ => return None,
         };

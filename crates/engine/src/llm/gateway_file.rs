@@ -1,5 +1,5 @@
-//! The gateway's configuration as people write it, in `gateway.json` and for `set_config`: read and checked, with all
-//! faults at once. It knows no environment.
+//! Parses and validates the gateway's configuration as people write it, in `gateway.json` and for `set_config`,
+//! and reports all errors at once. It does not depend on the environment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,30 +13,30 @@ use super::profile::{Effort, Thinking};
 use super::provider::Provider;
 use super::{Budgets, Prices, RetryPolicy};
 
-/// The most attempts that can be wished for.
+/// The maximum configurable number of attempts.
 const MAX_RETRY_ATTEMPTS: u64 = 100;
-/// The longest time of further attempts that can be wished for.
+/// The maximum configurable time for retries, in seconds.
 const MAX_RETRY_SECONDS: f64 = 3_600.0;
-/// The smallest budget of thinking that Anthropic's models take:
+/// The smallest thinking budget that Anthropic's models accept, in tokens:
 /// <https://platform.claude.com/docs/en/build-with-claude/extended-thinking>.
 const MIN_THINKING_TOKENS: u64 = 1_024;
 
-/// A configuration whose form is right.
+/// A configuration whose syntax is valid.
 #[derive(Debug, PartialEq)]
 pub(super) struct GatewayFile {
-    /// The models by their names.
+    /// The models by name.
     pub(super) models: BTreeMap<String, ModelConfig>,
-    /// The name of the one that answers.
+    /// The name of the primary model.
     pub(super) default: String,
-    /// The name of the one that plans.
+    /// The name of the planner.
     pub(super) planner: Option<String>,
-    /// The names of those that stand in, in their order.
+    /// The names of the fallback models, in order.
     pub(super) fallbacks: Vec<String>,
     pub(super) retry: RetryPolicy,
     pub(super) budgets: Budgets,
 }
 
-/// A model. What is absent follows from its provider and its name.
+/// A model entry. What it omits follows from the provider and the model's name.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ModelConfig {
     pub(super) provider: Provider,
@@ -50,18 +50,18 @@ pub(super) struct ModelConfig {
     pub(super) prices: Option<Prices>,
 }
 
-/// Which key a model is sent.
+/// Which key is sent to the model's server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum KeySource {
-    /// Its provider's.
+    /// The key of the model's provider.
     Default,
-    /// The one in this variable.
+    /// The key in the variable of this name.
     Variable(String),
-    /// None.
+    /// No key.
     None,
 }
 
-/// Which of OpenAI's protocols a model speaks.
+/// The OpenAI protocol that a model speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpenAiApi {
     /// Chat Completions.
@@ -70,7 +70,7 @@ pub(super) enum OpenAiApi {
     Responses,
 }
 
-/// Reads a configuration; none if a fault was met. `root` stands before the path of each fault.
+/// Parses a configuration; `None` if an error was reported. `root` prefixes the path of each error.
 pub(super) fn parse(root: &str, value: &Value, reader: &mut EnvReader<'_>) -> Option<GatewayFile> {
     const FIELDS: [&str; 6] = ["models", "default", "planner", "fallbacks", "retry", "budgets"];
     let whole = ConfigObject::parse(reader, root.to_owned(), value)?;
@@ -87,7 +87,7 @@ pub(super) fn parse(root: &str, value: &Value, reader: &mut EnvReader<'_>) -> Op
 }
 
 fn one_of(names: &[String]) -> String {
-    // Each name that is not among them gets this text, so it must not grow with their number.
+    // Every unknown name's error repeats this text, so it must not grow with the number of models.
     const MAX_NAMES_CHARS: usize = 200;
     let all = names.join(", ");
     let shown: String = all.chars().take(MAX_NAMES_CHARS).collect();
@@ -130,7 +130,7 @@ fn parse_model(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<M
     let provider =
         model.required(reader, "provider", Provider::NAMES, |value| Provider::from_name(value.as_str()?));
     let name = model.required(reader, "model", "the vendor's name of the model", non_blank_text);
-    // It becomes a part of the address, and may not lead elsewhere than the address that the key is for.
+    // The name becomes part of the URL, and must not lead to another address than the one that the key is for.
     let name = match provider {
         Some(Provider::Gemini) if name.as_deref().is_some_and(|name| !is_relative_path(name)) => model
             .required(reader, "model", "letters, digits, `.`, `_`, `-`, and `/` between them", |_| {
@@ -202,7 +202,7 @@ fn parse_api(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>, provider: Opt
     api.unwrap_or(OpenAiApi::Chat)
 }
 
-/// The most tokens of an answer. Where nothing is said it leaves at least half of the window to the prompt.
+/// The maximum number of output tokens. The default leaves at least half of the window to the prompt.
 fn parse_max_output(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>, primary: u64, window: u64) -> u64 {
     let must_be = "a whole number of tokens above zero, less than `context_window`";
     let wished = model.optional(reader, "max_output", must_be, |value| {
@@ -247,7 +247,7 @@ fn parse_thinking(
     })
 }
 
-/// A budget of thinking is part of the answer's tokens, so it must be less.
+/// A thinking budget is part of the output tokens, so it must be smaller than their limit.
 fn clamp_thinking(primary: Thinking, max_output: u64) -> Thinking {
     match primary {
         Thinking::Budget(tokens) if tokens < max_output => primary,
@@ -257,7 +257,7 @@ fn clamp_thinking(primary: Thinking, max_output: u64) -> Thinking {
     }
 }
 
-/// The form of `thinking` that [`parse`] reads as this.
+/// The JSON form of `thinking` that [`parse`] reads as this value.
 pub(super) fn thinking_to_json(thinking: Thinking) -> Value {
     match thinking {
         Thinking::Off => Value::from("off"),
@@ -267,8 +267,8 @@ pub(super) fn thinking_to_json(thinking: Thinking) -> Value {
     }
 }
 
-/// What a model costs. Tokens without a price cost nothing; those of the cache, where they have none, as much as others of
-/// the prompt.
+/// The prices of a model. Tokens without a price cost nothing; cached tokens without a price of their own cost as
+/// much as other prompt tokens.
 fn parse_prices(model: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Option<Prices> {
     let prices = model.child_object(reader, "prices", false)?;
     prices.reject_unknown_fields(reader, &["input", "output", "cache_read", "cache_write"]);
@@ -339,7 +339,7 @@ fn parse_budgets(whole: &ConfigObject<'_>, reader: &mut EnvReader<'_>) -> Budget
     }
 }
 
-/// The largest number that every JSON reader keeps exact, and SQLite too.
+/// The largest integer that every JSON reader, and SQLite, represents exactly.
 const MAX_COUNT: u64 = 1 << 53;
 
 fn parse_count(value: &Value) -> Option<u64> {
@@ -356,7 +356,7 @@ fn non_blank_text(value: &Value) -> Option<String> {
     value.as_str().filter(|text| !text.trim().is_empty()).map(str::to_owned)
 }
 
-/// An object of the configuration, with the path that leads to it.
+/// An object of the configuration, with its path.
 struct ConfigObject<'v> {
     path: String,
     fields: &'v Map<String, Value>,
@@ -380,12 +380,12 @@ impl<'v> ConfigObject<'v> {
         self.fields.keys().cloned().collect()
     }
 
-    /// A field; null counts as absent.
+    /// The value of a field; `null` counts as absent.
     fn get(&self, field: &str) -> Option<&'v Value> {
         self.fields.get(field).filter(|value| !value.is_null())
     }
 
-    /// A fault for each field that is not known. Its value is not shown: it may be a key in the wrong place.
+    /// Reports an error for each unknown field. The value is not shown: it may be a key in the wrong place.
     fn reject_unknown_fields(&self, reader: &mut EnvReader<'_>, known: &[&str]) {
         for field in self.fields.keys().filter(|field| !known.contains(&field.as_str())) {
             let must_be = format!("one of {}", known.join(", "));
@@ -422,7 +422,7 @@ impl<'v> ConfigObject<'v> {
         taken
     }
 
-    /// As [`ConfigObject::optional`], for what may hold a secret by mistake.
+    /// Like [`ConfigObject::optional`], for fields that may contain a secret by mistake.
     fn optional_secret<T>(
         &self,
         reader: &mut EnvReader<'_>,
@@ -451,7 +451,7 @@ impl<'v> ConfigObject<'v> {
     }
 }
 
-/// A value as a fault shows it.
+/// Formats a value for an error message.
 fn display_value(value: &Value) -> String {
     const MAX_VALUE_CHARS: usize = 80;
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);

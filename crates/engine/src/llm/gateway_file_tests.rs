@@ -1,4 +1,4 @@
-//! What a configuration may be, and what is said of one that is faulty.
+//! Valid configurations, and the errors that are reported for invalid ones.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ fn single_model(model: &Value) -> Value {
     json!({"models": {"m": model}, "default": "m"})
 }
 
-/// The one model of a configuration that is right, with these fields.
+/// The only model of a valid configuration, with these fields.
 fn model(fields: &Value) -> ModelConfig {
     let mut model = json!({"provider": "anthropic", "model": "claude-sonnet-4-5", "context_window": 200_000});
     for (field, value) in fields.as_object().unwrap() {
@@ -70,7 +70,7 @@ fn everything_that_can_be_said_is_read() {
     assert_eq!((fast.max_output, fast.thinking), (8_000, Thinking::Effort(Effort::Low)));
     let prices = Prices { input: 0.25, output: 2.0, cache_read: 0.025, cache_write: 0.25 };
     assert_eq!(fast.prices, Some(prices));
-    // Half of its window is the prompt's.
+    // Half of the window is left to the prompt.
     assert_eq!(
         (document.models["local"].max_output, &document.models["local"].key),
         (2_000, &KeySource::None)

@@ -1,4 +1,4 @@
-//! How the models are doing, as health, new turns and `quota_state` see it.
+//! The health of the models, as health checks, new turns and `quota_state` see it.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ fn error(kind: ModelErrorKind) -> ModelError {
     ModelError::new(kind, format!("{kind:?}"))
 }
 
-/// Three models: `a` answers, `b` and `c` stand in.
+/// Three models: `a` is the primary model, `b` and `c` are its fallbacks.
 fn three() -> Routes {
     let model = |name: &str| json!({"provider": "scripted", "model": format!("vendor-{name}"), "context_window": 1_000});
     let document = json!({
@@ -48,7 +48,7 @@ fn three_failures_in_a_row_are_unwell_and_one_success_mends() {
         assert_eq!(gateway.status(), HEALTHY);
         gateway.record_outcome(&first, Err(&error(ModelErrorKind::Busy)), SECOND);
         gateway.record_outcome(&first, Err(&error(ModelErrorKind::Refused)), SECOND);
-        // A model that stands in says nothing about the one that answers.
+        // A fallback's success says nothing about the primary model.
         gateway.record_outcome(&other, Ok(&TokenUsage::default()), SECOND);
     }
     assert_eq!(gateway.status(), "the last 3 calls failed: Busy");
@@ -83,7 +83,7 @@ fn a_model_that_failed_for_good_is_asked_last_for_a_minute() {
     gateway.open_circuit(&route(&gateway, "b"), SECOND);
     assert_eq!(chain_names(&gateway, None, SECOND), "cab");
     assert_eq!(chain_names(&gateway, Some("b"), SECOND), "cba");
-    // It is still tried where it is all there is.
+    // It is still tried if there is no other model.
     gateway.open_circuit(&route(&gateway, "c"), SECOND);
     assert_eq!(chain_names(&gateway, None, SECOND), "abc");
 }
@@ -96,7 +96,7 @@ fn another_configuration_begins_anew_and_steps_under_way_keep_theirs() {
     gateway.replace(three());
     assert_eq!(chain_names(&gateway, None, SECOND), "abc");
     assert!(!Arc::ptr_eq(&kept, &gateway.routes().unwrap()) && Arc::ptr_eq(&kept.chain[0], &old));
-    // What the old model does is not the new one's fault.
+    // Failures of the replaced model do not count for the new one.
     for _ in 0..3 {
         gateway.record_outcome(&old, Err(&error(ModelErrorKind::Auth)), SECOND);
         gateway.open_circuit(&old, SECOND);

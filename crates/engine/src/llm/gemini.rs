@@ -1,7 +1,7 @@
 //! The Gemini protocol (<https://ai.google.dev/api/generate-content>).
 //!
-//! The vendor signs parts of what a model says and wants each back as it came, in its place: the signature of a
-//! block is the vendor's `thoughtSignature`, and parts that are signed are blocks of their own
+//! The vendor signs parts of an answer and requires each of them back unchanged and in its place. A block's
+//! signature is the vendor's `thoughtSignature`, and signed parts are blocks of their own
 //! (<https://ai.google.dev/gemini-api/docs/thought-signatures>).
 
 use std::collections::VecDeque;
@@ -27,8 +27,8 @@ use super::{
 };
 use crate::fault_injection::{self, Mutation};
 
-/// What stands for the signature of a call that the model did not make itself, such as one of another model; from
-/// the vendor's page on signatures.
+/// The substitute signature for a call that the model did not make itself, such as one of another model. It comes
+/// from the vendor's page on signatures.
 const SKIP_SIGNATURE_VALIDATION: &str = "skip_thought_signature_validator";
 
 /// A model that speaks Gemini.
@@ -38,10 +38,11 @@ pub(super) struct Gemini {
 }
 
 impl Gemini {
-    /// `base` is the vendor's address or one that stands in for it, as the vendor's SDKs take it: without `/v1beta`.
+    /// Creates a model. `base` is the vendor's address or a substitute, in the form that the vendor's SDKs take:
+    /// without `/v1beta`.
     pub(super) fn new(base: &str, profile: ModelProfile, key: Option<SecretString>) -> Self {
         let (base, model) = (base.trim_end_matches('/'), profile.model.as_str());
-        // As the vendor's SDKs take it, a model may be named with its collection.
+        // As in the vendor's SDKs, the model's name may include its collection.
         let collection =
             if model.starts_with("models/") || model.starts_with("tunedModels/") { "" } else { "models/" };
         let endpoint = Endpoint {
@@ -108,17 +109,17 @@ struct Tool<'a> {
 struct FunctionDeclaration<'a> {
     name: &'a str,
     description: &'a str,
-    /// `parameters` takes a part of OpenAPI's schemas alone.
+    /// The field `parameters` accepts only a subset of OpenAPI's schemas.
     parameters_json_schema: &'a RawValue,
 }
 
-/// How the model is to think (<https://ai.google.dev/gemini-api/docs/thinking>). Where it is not to, it is asked for
-/// as little as it can, for what it thinks counts against the most that it may write.
+/// The thinking configuration (<https://ai.google.dev/gemini-api/docs/thinking>). If the model is not to think, it
+/// gets the smallest budget or level it accepts, because thoughts count against the output limit.
 fn thinking_config(profile: &ModelProfile, thinks: bool) -> Option<Value> {
     let mut asked = match profile.thinking {
         Thinking::Off => return None,
         Thinking::Budget(tokens) if thinks => json!({"thinkingBudget": tokens}),
-        // The larger models cannot but think.
+        // Thinking cannot be disabled on the larger models.
         Thinking::Budget(_) if profile.model.contains("pro") => json!({"thinkingBudget": 128}),
         Thinking::Budget(_) => json!({"thinkingBudget": 0}),
         Thinking::Effort(effort) | Thinking::Adaptive(effort) => {
@@ -131,7 +132,7 @@ fn thinking_config(profile: &ModelProfile, thinks: bool) -> Option<Value> {
     Some(asked)
 }
 
-/// The vendor's name of an effort. There is none above the high one that its models are documented to take.
+/// The vendor's name of an effort. Its models document no level above `high`.
 fn thinking_level(effort: Effort) -> &'static str {
     match effort {
         Effort::Low => "LOW",
@@ -140,8 +141,8 @@ fn thinking_level(effort: Effort) -> &'static str {
     }
 }
 
-/// The conversation. Neighbours of one role are joined: the vendor has refused requests whose roles do not
-/// alternate.
+/// Converts the conversation. Adjacent messages of the same role are merged: the vendor has refused requests whose
+/// roles do not alternate.
 fn contents(model: &str, messages: &[Message]) -> Vec<Value> {
     let mut joined: Vec<(&str, Vec<Value>)> = Vec::new();
     let mut calls: Vec<&ToolUse> = Vec::new();
@@ -171,13 +172,13 @@ fn as_tool_use(block: &Block) -> Option<&ToolUse> {
     }
 }
 
-/// Whether a model refuses calls that are not signed: those since Gemini 3 do. All names but the old ones are taken
-/// for such models, as some names, like `gemini-flash-latest`, stand for the newest.
+/// Whether a model refuses unsigned calls, as models since Gemini 3 do. Every name that is not a known older model
+/// counts as such, because some names, like `gemini-flash-latest`, refer to the newest model.
 fn requires_signatures(model: &str) -> bool {
     !["gemini-1", "gemini-2", "gemma"].iter().any(|old| model.trim_start_matches("models/").starts_with(old))
 }
 
-/// What a person gave, as a part.
+/// Converts a user's content to a part.
 fn content_part(content: &Content) -> Option<Value> {
     let inline =
         |media_type: &str, base64: &str| json!({"inlineData": {"mimeType": media_type, "data": base64}});
@@ -189,11 +190,11 @@ fn content_part(content: &Content) -> Option<Value> {
     })
 }
 
-/// An answer as it is sent back. Of another model's, only what it said and did.
+/// Converts an answer to the parts that are sent back. Of another model's answer only texts and calls are sent.
 fn answer_parts(blocks: &[Block], same_model: bool, signs: bool) -> Vec<Value> {
     let mut parts: Vec<Value> = blocks.iter().filter_map(|block| answer_part(block, same_model)).collect();
-    // The vendor looks at the first call of each answer in the turn under way. Those of turns before get the same,
-    // so that the conversation keeps its beginning.
+    // The vendor checks the first call of each answer in the current turn. Earlier turns get the same signature,
+    // so that the beginning of the conversation does not change.
     let first = parts.iter_mut().find(|part| part.get("functionCall").is_some());
     if let Some(first) = first.filter(|first| signs && first.get("thoughtSignature").is_none()) {
         insert(first, "thoughtSignature", json!(SKIP_SIGNATURE_VALIDATION));
@@ -203,7 +204,7 @@ fn answer_parts(blocks: &[Block], same_model: bool, signs: bool) -> Vec<Value> {
 
 fn answer_part(block: &Block, same_model: bool) -> Option<Value> {
     let (mut part, signature) = match block {
-        // Nothing but a signature is in an empty part, and it is sent back all the same.
+        // An empty part may carry a signature, and must then be sent back.
         Block::Text { text, signature } if is_blank(text) && !(same_model && signature.is_some()) => {
             return None;
         }
@@ -228,12 +229,12 @@ fn answer_part(block: &Block, same_model: bool) -> Option<Value> {
     Some(part)
 }
 
-/// The results, and behind them the media that people added.
+/// The results, followed by the media that the user added.
 fn result_parts(replies: &[ToolReply], calls: &[&ToolUse]) -> Vec<Value> {
     let mut results = Vec::new();
     let mut added = Vec::new();
     for reply in replies {
-        // A history without the call is repaired before it comes here, and the vendor would refuse it.
+        // A history without the call was repaired before this point, and the vendor would refuse it.
         let Some(call) = calls.iter().find(|call| call.provider_id == reply.provider_id) else { continue };
         let (result, media) = result_part(reply, call);
         results.push(result);
@@ -248,7 +249,7 @@ fn result_parts(replies: &[ToolReply], calls: &[&ToolUse]) -> Vec<Value> {
     results
 }
 
-/// A result, which the vendor knows by the name of the tool, and the media that go with it.
+/// A result, which the vendor matches by the tool's name, and the media that belong to it.
 fn result_part(reply: &ToolReply, call: &ToolUse) -> (Value, Vec<Value>) {
     let mut texts = Vec::from_iter(Some(reply.text.clone()).filter(|text| !is_blank(text)));
     let mut media = Vec::new();
@@ -268,7 +269,7 @@ fn result_part(reply: &ToolReply, call: &ToolUse) -> (Value, Vec<Value>) {
     (json!({"functionResponse": result}), media)
 }
 
-/// A piece of the answer. Fields and kinds of parts that are not listed are ignored.
+/// A chunk of the answer. Unlisted fields and kinds of parts are ignored.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Chunk {
@@ -297,7 +298,7 @@ struct CandidatePart {
     text: Option<String>,
     thought: Option<bool>,
     thought_signature: Option<String>,
-    /// Boxed, as few have it and each part is moved about.
+    /// Boxed, because few parts have one and each part is moved around.
     function_call: Option<Box<FunctionCall>>,
 }
 
@@ -314,7 +315,7 @@ struct PromptFeedback {
     block_reason: Option<String>,
 }
 
-/// Counts are of the whole answer so far, and each may be absent.
+/// Counts are cumulative for the whole answer, and each may be absent.
 #[derive(Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Usage {
@@ -342,7 +343,7 @@ impl Decoder for GeminiDecoder {
             self.usage = self.usage.merged_with(usage);
         }
         self.blocked |= chunk.prompt_feedback.is_some_and(|feedback| feedback.block_reason.is_some());
-        // Only one candidate is asked for.
+        // Only one candidate is requested.
         if let Some(candidate) = chunk.candidates.into_iter().flatten().next() {
             for part in candidate.content.and_then(|said| said.parts).into_iter().flatten() {
                 self.decode_part(part, parts);
@@ -352,7 +353,7 @@ impl Decoder for GeminiDecoder {
         Ok(())
     }
 
-    /// Older models tell a reason to end with each piece, so that nothing but the stream's end is the end.
+    /// Older models send a finish reason with each chunk, so only the end of the stream ends the answer.
     fn finish(&mut self, parts: &mut VecDeque<StreamEvent>) -> Result<Answer, ModelError> {
         let stop = if self.blocked {
             FinishReason::Refusal
@@ -384,7 +385,7 @@ impl GeminiDecoder {
 }
 
 impl Usage {
-    /// These counts, overridden by what a later piece tells.
+    /// Merges these counts with those of a later chunk, which take precedence.
     fn merged_with(self, later: Self) -> Self {
         Self {
             prompt_token_count: later.prompt_token_count.or(self.prompt_token_count),
@@ -398,12 +399,12 @@ impl Usage {
         let reasoning = self.thoughts_token_count.tokens();
         TokenUsage {
             estimated: false,
-            // With what was cached.
+            // Includes cached tokens.
             input: self.prompt_token_count.tokens(),
-            // The vendor counts thoughts beside the candidates.
+            // The vendor counts thoughts apart from the candidates.
             output: self.candidates_token_count.tokens().saturating_add(reasoning),
             cache_read: self.cached_content_token_count.tokens(),
-            // What the vendor caches of itself costs nothing more.
+            // The vendor's automatic caching does not charge for writes.
             cache_write: 0,
             reasoning,
         }

@@ -1,4 +1,4 @@
-//! The protocol as its documentation shows it, read in pieces of any size, and what is sent back.
+//! Streams from the protocol's documentation, split into chunks of any size, and the messages that are sent back.
 
 use futures::StreamExt as _;
 use pretty_assertions::assert_eq;
@@ -11,15 +11,15 @@ use super::super::http::placeholder;
 use super::super::media::tests::{FILE, IMAGE, image, pdf, plain};
 use super::*;
 
-/// The body of a request, as it is read.
+/// The parsed body of a request.
 fn body(profile: &ModelProfile, request: &Request<'_>) -> Value {
     json!(super::request_body(profile, request))
 }
 
-/// A stream of Gemini 3 after the vendor's pages on thinking, function calling and thought signatures
+/// A stream of Gemini 3, modelled on the vendor's pages on thinking, function calling and thought signatures
 /// (<https://ai.google.dev/gemini-api/docs/thinking>, <https://ai.google.dev/gemini-api/docs/function-calling>,
-/// <https://ai.google.dev/gemini-api/docs/thought-signatures>): thoughts and text in pieces, of which one is signed,
-/// two calls of which the first is signed and has an id, and an empty part that is nothing but signed.
+/// <https://ai.google.dev/gemini-api/docs/thought-signatures>): thoughts and text in parts, one of them signed,
+/// two calls, the first of which is signed and has an id, and an empty part that has only a signature.
 const STREAM: &str = r#"data: {"candidates": [{"content": {"parts": [{"text": "**Looking**\n","thought": true}],"role": "model"},"index": 0}],"usageMetadata": {"promptTokenCount": 472,"totalTokenCount": 540,"thoughtsTokenCount": 68},"modelVersion": "gemini-3-pro-preview","responseId": "r1"}
 
 data: {"candidates": [{"content": {"parts": [{"text": "Grüße 🦀","thought": true}],"role": "model"},"index": 0}]}
@@ -61,7 +61,7 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
         "text ",
         "TokenUsage { input: 472, output: 121, cache_read: 400, cache_write: 0, reasoning: 100, estimated: false }",
     ];
-    // Ours would be another one each time.
+    // Ours would be a different one each time.
     let with_id =
         STREAM.replace(r#"{"name": "get_time"}"#, r#"{"name": "get_time","id": "fc2","args": null}"#);
     assert_eq!(decode_to_lines(&with_id, GeminiDecoder::default), expected);
@@ -75,7 +75,7 @@ fn answer(stream: &str) -> Answer {
     decoder_testing::final_answer(stream, GeminiDecoder::default())
 }
 
-/// As the vendor's own SDK looks for it (js-genai, `_api_client.ts`, `processStreamResponse`).
+/// The vendor's own SDK looks for errors in this form (js-genai, `_api_client.ts`, `processStreamResponse`).
 #[test]
 fn an_error_that_is_no_event_ends_an_answer_as_one_that_is() {
     let piece = json!({"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "STOP"}]});
@@ -113,7 +113,7 @@ fn assistant(model: &str, blocks: Vec<Block>) -> Message {
     Message::Assistant { model: model.into(), blocks }
 }
 
-/// A conversation in which `model` said what the stream tells.
+/// A conversation in which `model` gave the answer of the stream.
 fn conversation(model: &str) -> Vec<Message> {
     let answer = answer(STREAM);
     let replies =
@@ -176,7 +176,7 @@ fn another_model_is_sent_neither_thoughts_nor_signatures() {
         ])
     };
     let messages = conversation("another");
-    // From Gemini 3 on a call must be signed: the vendor's stand-in says that this one could not be.
+    // From Gemini 3 on a call must be signed: the vendor's substitute signature marks one that could not be.
     for model in ["gemini-3-flash", "models/gemini-3-flash", "gemini-flash-latest"] {
         assert_eq!(sent(model, &messages), expected(Some("skip_thought_signature_validator")), "{model}");
     }
@@ -187,7 +187,7 @@ fn another_model_is_sent_neither_thoughts_nor_signatures() {
 
 #[test]
 fn a_conversation_that_grows_keeps_its_beginning() {
-    // Parts with their roles: neighbours of one role are joined, which moves no part.
+    // Parts with their roles: adjacent messages of one role are merged, which moves no part.
     let parts = |messages: &[Message]| -> Vec<String> {
         let contents = sent("gemini-3-pro-preview", messages);
         let contents = contents.as_array().unwrap().iter();
@@ -282,7 +282,7 @@ fn what_a_person_gave_is_sent_in_its_order() {
     ]}]);
     assert_eq!(sent("m", &[Message::User { content }]), expected);
 
-    // Beside the results of calls: texts in them, media behind all of them.
+    // Beside the results of calls: texts within them, media after all of them.
     let answer = answer(STREAM);
     let [first, second] = answer.calls().collect::<Vec<_>>()[..] else { panic!() };
     let replies = vec![
@@ -321,7 +321,7 @@ fn a_stream_that_ends_before_a_reason_is_broken_wherever_it_ends() {
 
 #[test]
 fn pieces_after_a_reason_to_end_are_read() {
-    // As models before Gemini 2 stream: each piece has the reason.
+    // The stream of models before Gemini 2: each chunk has a finish reason.
     let piece = |text: &str| chunk(&json!({"content": {"parts": [{"text": text}]}, "finishReason": "STOP"}));
     let usage = "data: {\"usageMetadata\":{\"promptTokenCount\":3,\"candidatesTokenCount\":2}}\n\n";
     let answer = answer(&format!("{}{}{usage}", piece("a"), piece("b")));
@@ -361,7 +361,7 @@ fn each_reason_to_end_has_its_meaning() {
         let answer = answer(&ended(reason));
         assert_eq!(answer.stop, stop, "{reason}");
         let call = answer.calls().next().unwrap();
-        // Nobody knows what a filter stopped.
+        // The call that a filter stopped may be incomplete.
         assert_eq!(call.broken.is_some(), stop != FinishReason::Done, "{reason}");
     }
     for none in ["", "FINISH_REASON_UNSPECIFIED"] {
@@ -412,7 +412,7 @@ fn errors_in_the_stream_are_told_apart() {
         assert_eq!(error.kind, expected, "{status}");
         assert!(error.message.contains("overloaded"), "{error}");
     }
-    // As the vendor tells errors where no event stream is asked for.
+    // The vendor reports errors in this form if no event stream was requested.
     let error_in_list = r#"data: [{"error": {"code": 503, "message": "The model is overloaded."}}]"#;
     assert_eq!(final_error(&format!("{error_in_list}\n\n"), GeminiDecoder::default()).kind, Busy);
     for data in ["{", "[]", r#"{"candidates":7}"#, r#"{"candidates":[{"content":{"parts":[{"text":7}]}}]}"#] {
@@ -436,7 +436,7 @@ fn a_model_is_addressed_as_the_vendors_sdk_does() {
     }
 }
 
-/// An answer of a provider that takes nothing which the vendor would not.
+/// An answer of a mock provider that refuses whatever the vendor would refuse.
 async fn ask(provider: &MockProvider, name: &str, messages: &[Message]) -> Answer {
     let thinking =
         if name.starts_with("gemini-3") { Thinking::Effort(Effort::High) } else { Thinking::Budget(1_024) };
@@ -476,7 +476,7 @@ async fn the_vendors_rules_are_kept_over_many_turns() {
             let results = replies_to(&answer, &remarks);
             messages.extend([assistant(name, answer.blocks), results]);
         }
-        // Here another model goes on, which takes neither the signatures nor calls without any.
+        // Another model continues here, which accepts neither the signatures nor unsigned calls.
         ask(&provider, other, &messages).await;
         provider.enqueue(Reply::new().thinking("So.").text("Grüße \u{1F980}"));
         let answer = ask(&provider, name, &messages).await;

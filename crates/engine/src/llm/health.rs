@@ -1,4 +1,4 @@
-//! How the models are doing, kept in memory: to tell it spends neither tokens nor writes.
+//! The health of the models, kept in memory: reading it costs neither tokens nor writes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use contract::rpc::{CacheState, CacheUse, ModelFailure, ModelState};
 
 use super::{ModelError, ModelErrorKind, TokenUsage};
 
-/// How many failures in a row make a model unwell.
+/// The number of consecutive failures that make a model unhealthy.
 const UNHEALTHY_AFTER_FAILURES: u32 = 3;
-/// For how long new turns ask the other models first, once a model has failed for good.
+/// How long new turns try the other models first after a model's circuit was opened.
 const COOL_DOWN: Duration = Duration::from_mins(1);
 
-/// See the module.
+/// The health of all models, and the usage of their prompt caches.
 #[derive(Default)]
 pub(super) struct HealthTracker {
     /// By the name in the configuration.
@@ -21,7 +21,7 @@ pub(super) struct HealthTracker {
     cache: BTreeMap<String, CacheUse>,
 }
 
-/// How a model is doing. Times are monotonic.
+/// The health of one model. Times are monotonic.
 #[derive(Default)]
 struct ModelHealth {
     consecutive_failures: u32,
@@ -37,12 +37,12 @@ struct Failure {
 }
 
 impl HealthTracker {
-    /// Another configuration is in force: the names may mean other models.
+    /// Forgets all health when the configuration is replaced: its names may refer to other models.
     pub(super) fn reset_health(&mut self) {
         self.models.clear();
     }
 
-    /// A model answered.
+    /// Records the cache usage of an answer.
     pub(super) fn record_usage(&mut self, model: &str, tokens: &TokenUsage) {
         let counts = self.cache.entry(model.to_owned()).or_default();
         counts.calls += 1;
@@ -51,7 +51,7 @@ impl HealthTracker {
         counts.cache_write_tokens = counts.cache_write_tokens.saturating_add(tokens.cache_write);
     }
 
-    /// A call went well: one success mends everything.
+    /// Records a successful call: one success resets the model's failures.
     pub(super) fn record_success(&mut self, name: &str) {
         if let Some(condition) = self.models.get_mut(name) {
             *condition =
@@ -59,32 +59,32 @@ impl HealthTracker {
         }
     }
 
-    /// A call failed.
+    /// Records a failed call.
     pub(super) fn record_failure(&mut self, name: &str, error: &ModelError, now: Duration) {
         use ModelErrorKind::{Auth, NoSuchModel, Quota};
         let condition = self.models.entry(name.to_owned()).or_default();
         condition.consecutive_failures = condition.consecutive_failures.saturating_add(1);
         condition.last_failure = Some(Failure { kind: error.kind, message: error.message.clone(), at: now });
         condition.retry_at = error.retry_after.map(|wish| now.saturating_add(wish));
-        // To ask again at once is of no use.
+        // An immediate retry is useless.
         if matches!(error.kind, Auth | NoSuchModel | Quota) {
             self.open_circuit(name, now);
         }
     }
 
-    /// A model is left alone for a while.
+    /// Makes new turns avoid a model for the cool-down time.
     pub(super) fn open_circuit(&mut self, name: &str, now: Duration) {
         let condition = self.models.entry(name.to_owned()).or_default();
         condition.cool_down_until = Some(now.saturating_add(COOL_DOWN));
     }
 
-    /// Whether the others are to be asked first.
+    /// Whether the other models are to be tried first.
     pub(super) fn is_circuit_open(&self, name: &str, now: Duration) -> bool {
         let until = self.models.get(name).and_then(|condition| condition.cool_down_until);
         until.is_some_and(|until| until > now)
     }
 
-    /// What is wrong with a model, if it is unwell.
+    /// The reason why a model is unhealthy; `None` if it is healthy.
     pub(super) fn unhealthy_reason(&self, name: &str) -> Option<String> {
         let condition =
             self.models.get(name).filter(|it| it.consecutive_failures >= UNHEALTHY_AFTER_FAILURES)?;
@@ -92,7 +92,7 @@ impl HealthTracker {
         Some(format!("the last {} calls failed: {last}", condition.consecutive_failures))
     }
 
-    /// How a model is doing.
+    /// The health of a model as the API reports it.
     pub(super) fn state(&self, name: &str, model: &str, now: Duration) -> ModelState {
         let fresh = ModelHealth::default();
         let condition = self.models.get(name).unwrap_or(&fresh);
@@ -113,7 +113,7 @@ impl HealthTracker {
         }
     }
 
-    /// How much of the prompts the caches served.
+    /// How many prompt tokens the caches served.
     pub(super) fn cache(&self) -> CacheState {
         let mut total = CacheUse::default();
         for counts in self.cache.values() {
@@ -135,7 +135,7 @@ fn with_cache_share(counts: CacheUse) -> CacheUse {
     CacheUse { share, ..counts }
 }
 
-/// The kind of a failure, as `quota_state` tells it.
+/// The kind of a failure as the field `quota_state` reports it.
 const fn failure_kind_name(kind: ModelErrorKind) -> &'static str {
     match kind {
         ModelErrorKind::NotConfigured => "not_configured",

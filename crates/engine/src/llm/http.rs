@@ -1,4 +1,5 @@
-//! One call of a provider over HTTP: send the request, read the answer's event stream, classify what fails.
+//! One call of a provider over HTTP: sends the request, decodes the event stream of the answer, and classifies
+//! failures.
 
 mod encoded_body;
 mod finish_reason;
@@ -34,43 +35,44 @@ pub(super) use lenient::{
     require_field,
 };
 
-/// How long a provider may take to accept a connection.
+/// The time limit for connecting to a provider.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of a refusal's body is read, and for how long: its status alone tells most.
+/// Limits of size and time for reading an error response's body: its status alone says most.
 const MAX_ERROR_BODY_BYTES: usize = 64 * 1024;
 const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of what a provider says is shown to a person, in characters.
+/// The maximum length of a provider's message that is shown to a person, in characters.
 const MAX_MESSAGE_CHARS: usize = 1_000;
 
-/// The longest answer, as it is kept, in bytes. No vendor's models write as much; a server that does not end one must
-/// not fill the memory.
+/// The maximum size of an answer in memory, in bytes. No vendor's model writes as much; a server that never ends
+/// its answer must not exhaust the memory.
 const MAX_ANSWER_BYTES: ReceivedBytes = ReceivedBytes(16 * 1024 * 1024);
 
-/// What the last event of a stream says in Chat Completions.
+/// The last event of a stream in Chat Completions.
 const DONE_MARKER: &str = "[DONE]";
 
-/// So many pieces of a body that make no part are read at one go: what is there at once, without an end, must not keep
-/// others from the thread.
+/// The maximum number of body chunks that are read in one poll without producing an event. A body that is always
+/// ready must not keep other tasks from the thread.
 const MAX_CHUNKS_PER_POLL: usize = 64;
 
-/// The length from which on a key is a secret, in bytes: servers that want none are given a word.
+/// The minimum length of a key that is treated as a secret, in bytes: servers that need no key are given a
+/// placeholder word.
 const MIN_SECRET_BYTES: usize = 8;
 
-/// Made at first use: an idle engine has neither connections nor TLS roots in memory.
+/// Created at first use: an idle engine has neither connections nor TLS roots in memory.
 static CLIENT: LazyLock<Result<reqwest::Client, String>> = LazyLock::new(|| {
     let names = Arc::new(dns::PROVIDER_RESOLVER.clone());
     let client = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(names);
-    // A provider that redirects elsewhere would be sent the key there.
+    // A provider that redirects elsewhere would cause the key to be sent there.
     client.redirect(reqwest::redirect::Policy::none()).build().map_err(|error| error_chain(&error))
 });
 
-/// Where and how to call a provider.
+/// The address, headers and key with which a provider is called.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     pub(super) url: String,
     pub(super) key_header: HeaderName,
     pub(super) key_prefix: &'static str,
-    /// None where the server wants none.
+    /// `None` if the server needs no key.
     pub(super) key: Option<SecretString>,
     pub(super) headers: &'static [(&'static str, &'static str)],
 }
@@ -80,24 +82,24 @@ pub(super) struct Endpoint {
 pub(super) struct RequestBody<T> {
     #[serde(flatten)]
     pub(super) fields: Value,
-    /// What is told of the tools, where there are any.
+    /// The tool declarations; `None` if there are no tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tools: Option<T>,
 }
 
-/// Reads the events of one answer. Pure: what it is given is all it knows.
+/// Decodes the events of one answer. Pure: it depends only on its input.
 pub(super) trait Decoder: Send + Unpin + 'static {
-    /// How the provider marks its events.
+    /// How the provider delimits its events.
     const FRAMING: Framing = Framing::Sse;
 
-    /// Takes the data of one event of the stream, which are never blank, and adds the parts that it makes.
+    /// Decodes the data of one event, which are never blank, and appends the resulting stream events.
     ///
     /// # Errors
-    /// An error that the provider reports in its stream, or an event that makes no sense.
+    /// The provider reported an error in its stream, or the event is malformed.
     fn decode_event(&mut self, data: &str, parts: &mut VecDeque<StreamEvent>) -> Result<(), ModelError>;
 
-    /// Takes the mark that Chat Completions end with. Compatible servers send it in streams of other protocols too, where
-    /// it says nothing.
+    /// Handles the end marker of Chat Completions. Compatible servers also send it in streams of other protocols,
+    /// where it has no meaning.
     ///
     /// # Errors
     /// The stream ended too early.
@@ -105,8 +107,8 @@ pub(super) trait Decoder: Send + Unpin + 'static {
         Ok(())
     }
 
-    /// The answer, where nothing but the end of the stream says that it is whole; `parts` are those that come
-    /// before [`StreamEvent::Done`].
+    /// Completes the answer at the end of the stream, for protocols without another end marker. `parts` receives
+    /// the events that precede [`StreamEvent::Done`].
     ///
     /// # Errors
     /// The stream ended too early.
@@ -114,27 +116,27 @@ pub(super) trait Decoder: Send + Unpin + 'static {
         Err(missing_end_marker())
     }
 
-    /// What the answer has cost so far, as far as the provider has told.
+    /// The usage that the provider has reported so far.
     fn usage(&self) -> TokenUsage;
 
-    /// How much of the answer has come.
+    /// How many bytes of the answer have been received.
     fn received(&self) -> ReceivedBytes;
 }
 
-/// How much of an answer has come and is kept, in bytes: also what nobody is shown, such as the input of a call. It
-/// grows as long as the answer gets on.
+/// The number of bytes of an answer that have been received and kept, including data that is never displayed, such
+/// as a call's input. It grows as long as the answer makes progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
 pub(super) struct ReceivedBytes(usize);
 
 impl ReceivedBytes {
-    /// Adds more of a block.
+    /// Counts more bytes of a block.
     pub(super) fn add(&mut self, bytes: usize) {
         self.0 = self.0.saturating_add(bytes);
     }
 
-    /// Adds a block that begins, and what has come with it.
+    /// Counts a new block, and the bytes that came with it.
     pub(super) fn add_block(&mut self, bytes: usize) {
-        // So much is kept of a block in which there is nothing.
+        // The memory used by an empty block.
         const BLOCK_OVERHEAD_BYTES: usize = 256;
         self.add(BLOCK_OVERHEAD_BYTES);
         self.add(bytes);
@@ -148,7 +150,7 @@ pub(super) fn insert(body: &mut Value, field: &str, value: Value) {
     }
 }
 
-/// Sends `body` to `endpoint`, with what is attached to `request` in it, and decodes the streamed answer.
+/// Sends `body` with the attachments of `request` to `endpoint`, and decodes the streamed answer.
 pub(super) fn call_provider<D: Decoder, T: Serialize>(
     endpoint: Endpoint,
     request: &Request<'_>,
@@ -167,14 +169,14 @@ pub(super) fn call_provider<D: Decoder, T: Serialize>(
     futures::stream::once(open).try_flatten().boxed()
 }
 
-/// An answer that comes, however its bytes are cut into pieces.
+/// The decoded events of an answer, independent of how its bytes are split into chunks.
 pub(super) struct DecodedStream<B, D> {
     body: IdleTimeoutBody<B>,
     events: EventReader,
     decoder: D,
-    /// What has been read and not been given out.
+    /// Decoded events that have not been returned yet.
     pending: VecDeque<StreamEvent>,
-    /// What is kept out of what the provider says.
+    /// The key to redact from the provider's messages.
     key: Option<SecretString>,
     state: State,
 }
@@ -182,9 +184,9 @@ pub(super) struct DecodedStream<B, D> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Reading,
-    /// The body has ended; what has come of it is read.
+    /// The body has ended; the events in the buffer are still to be decoded.
     BodyEnded,
-    /// Nothing more is given out.
+    /// Nothing more is returned.
     Finished,
 }
 
@@ -266,7 +268,7 @@ where
         }
         let mut part = ready!(self.poll_event(context)).map_err(|error| {
             let message = redacted_excerpt(&error.message, self.key.as_ref());
-            // An answer that fails tells what it has cost until then: it is billed like any other.
+            // An answer that fails reports its usage so far, because it is billed like any other.
             let ReceivedBytes(received) = self.decoder.received();
             ModelError { message, usage: self.decoder.usage(), received_bytes: received, ..error }
         });
@@ -284,7 +286,7 @@ async fn send(endpoint: &Endpoint, body: EncodedBody) -> Result<reqwest::Respons
     let client = CLIENT.as_ref().map_err(|error| {
         ModelError::new(ModelErrorKind::NotConfigured, format!("no HTTP client could be made: {error}"))
     })?;
-    // Said beforehand also where it is sent in pieces: not all servers take a body of unknown length.
+    // Also set if the body is sent in chunks: not all servers accept a body of unknown length.
     let length = body.length;
     let request = client.post(&endpoint.url).header(CONTENT_TYPE, "application/json");
     let mut request = request.header(CONTENT_LENGTH, length).body(body.into_body());
@@ -315,7 +317,7 @@ async fn send(endpoint: &Endpoint, body: EncodedBody) -> Result<reqwest::Respons
     }
 }
 
-/// What a response without success means. A server that repeats the key in what it says does not get it shown.
+/// Classifies an unsuccessful response. If the server repeats the key in its message, the key is redacted.
 async fn response_error(response: reqwest::Response, key: Option<&SecretString>) -> ModelError {
     let status = response.status().as_u16();
     let headers = response.headers().clone();
@@ -325,7 +327,8 @@ async fn response_error(response: reqwest::Response, key: Option<&SecretString>)
     ModelError { message: redacted_excerpt(&error.message, key), ..error }
 }
 
-/// What a person is shown of what a provider says. Cut once the key is out of it: a part of a key is not found.
+/// The displayed part of a provider's message. The key is redacted before the cut, because a part of a key would
+/// not be found.
 fn redacted_excerpt(message: &str, key: Option<&SecretString>) -> String {
     let message = redact_key(message, key);
     match message.char_indices().nth(MAX_MESSAGE_CHARS) {
@@ -334,7 +337,7 @@ fn redacted_excerpt(message: &str, key: Option<&SecretString>) -> String {
     }
 }
 
-/// What a provider says, without the key.
+/// Replaces the key in a provider's message.
 fn redact_key(text: &str, key: Option<&SecretString>) -> String {
     match key.map(SecretString::expose_secret).filter(|key| key.len() >= MIN_SECRET_BYTES) {
         Some(key) => text.replace(key, "[the key]"),
@@ -342,7 +345,7 @@ fn redact_key(text: &str, key: Option<&SecretString>) -> String {
     }
 }
 
-/// An error with its causes, which alone tell what happened on a connection.
+/// An error with its causes, which contain the actual reason of a connection's failure.
 fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
@@ -356,7 +359,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes a part of each event, an error of one that begins with `!`, and keeps one that begins with `+` to itself.
+    /// Returns one stream event per event; an event that begins with `!` is an error, and one that begins with `+`
+    /// is only counted.
     #[derive(Default)]
     struct EchoDecoder(ReceivedBytes);
 

@@ -1,32 +1,32 @@
-//! Which key may be sent where.
+//! Decides which key may be sent to which server.
 //!
-//! Who may change the configuration of an engine need not know the keys in its environment. So a key goes only to
-//! where those who set it, or who wrote the catalog, want it to go.
+//! Whoever may change an engine's configuration need not know the keys in its environment. So a key is sent only
+//! to servers that were chosen by whoever set the key or wrote the catalog.
 
 use super::base_url::BaseUrl;
 use super::gateway_file::{GatewayFile, KeySource};
 use super::provider::Provider;
 
-/// The variable of the key that belongs to whichever provider `LLM_PROVIDER` names.
+/// The variable of the key that belongs to the provider named by `LLM_PROVIDER`.
 pub(super) const GENERIC_KEY_VARIABLE: &str = "LLM_API_KEY";
 
-/// Whether a variable can hold a provider's key, by its name: no other one is ever sent anywhere.
+/// Whether a variable's name allows it to hold a provider's key. The value of no other variable is ever sent.
 pub(super) fn is_key_variable(variable: &str) -> bool {
     let stem = variable.strip_suffix("_API_KEY").unwrap_or_default();
     let of_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
     !stem.is_empty() && stem.bytes().all(of_name)
 }
 
-/// Where keys may go.
+/// The servers to which keys may be sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeyPolicy {
-    /// `LLM_PROVIDER`, which owns `LLM_API_KEY`; any provider does where it names none.
+    /// `LLM_PROVIDER`, which owns `LLM_API_KEY`; if it is not set, any provider does.
     pub(super) owner: Option<Provider>,
     /// `LLM_BASE_URL`.
     pub(super) base_url: Option<BaseUrl>,
-    /// The base addresses in the catalog's `gateway.json`.
+    /// The base URLs in the catalog's `gateway.json`.
     pub(super) catalog_urls: Vec<BaseUrl>,
-    /// The keys that the catalog's `gateway.json` names, each with the provider whose own address it is for.
+    /// The keys that the catalog's `gateway.json` names, each with the provider whose own server it is for.
     pub(super) catalog_keys: Vec<(String, Provider)>,
 }
 
@@ -37,25 +37,25 @@ impl KeyPolicy {
             return true;
         }
         match vendor_at(address) {
-            // Also where the catalog names the address: a vendor's key is no other vendor's business.
+            // Even if the catalog names the address: a vendor's key must not be sent to another vendor.
             Some(vendor) => self.belongs_to(variable, vendor),
             None => self.catalog_urls.contains(address),
         }
     }
 
-    /// Whether a model of `provider` uses the key in `variable` unless it names another one.
+    /// Whether a model of `provider` uses the key in `variable` unless its entry names another one.
     pub(super) fn is_default_key_for(&self, variable: &str, provider: Provider) -> bool {
         let any = variable == GENERIC_KEY_VARIABLE && self.owner.is_none_or(|owner| owner == provider);
         any || provider.key_variable() == Some(variable)
     }
 
-    /// Whether the server at `address` answers a model of `provider` only with a key.
+    /// Whether the server at `address` answers requests for a model of `provider` only with a key.
     pub(super) fn requires_key(&self, provider: Provider, address: &BaseUrl) -> bool {
         let stands_in = self.base_url.as_ref() == Some(address);
         provider.requires_key() && !stands_in && vendor_at(address) == Some(provider)
     }
 
-    /// Adds what the catalog's `gateway.json` trusts.
+    /// Adds the addresses and keys that the catalog's `gateway.json` trusts.
     pub(super) fn with_catalog(mut self, catalog: &GatewayFile) -> Self {
         for entry in catalog.models.values() {
             self.catalog_urls.extend(entry.base_url.clone());
@@ -82,9 +82,9 @@ impl KeyPolicy {
     }
 }
 
-/// The vendor whose own server `address` is on.
+/// The vendor to whose own server `address` points.
 fn vendor_at(address: &BaseUrl) -> Option<Provider> {
-    // Ollama's models can also be hosted by its maker.
+    // Ollama's models can also be hosted by the vendor itself.
     const SERVERS: [(&str, Provider); 5] = [
         ("https://api.anthropic.com", Provider::Anthropic),
         ("https://api.openai.com", Provider::OpenAi),

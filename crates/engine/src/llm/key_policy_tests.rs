@@ -1,4 +1,4 @@
-//! Keys go where they may and nowhere else, however an address is written.
+//! Keys are sent only to permitted servers, however an address is written.
 
 use proptest::prelude::*;
 
@@ -81,7 +81,7 @@ fn what_hides_another_server_or_a_secret_is_no_address() {
         "https://proxy.example/team-a/v1#evil",
     ] {
         let taken = BaseUrl::parse(text);
-        // A backslash ends the host, as clients read it; then the rest is a path of the vendor's own server.
+        // A backslash ends the host, as clients parse it; the rest is then a path on the vendor's own server.
         assert!(
             taken
                 .as_ref()
@@ -108,7 +108,7 @@ fn a_key_is_known_by_its_name() {
     }
 }
 
-/// Parts that hostile addresses are made of.
+/// Parts of hostile addresses.
 fn hostile() -> impl Strategy<Value = String> {
     let schemes =
         ["https://", "http://", "HTTPS://", "https:/", "https:\\\\", "https:", " https://", "ftp://"];
@@ -147,13 +147,14 @@ fn hostile() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is let through is, as the HTTP client reads the very text that it is given, where the key may go.
+    /// For every address that the policy permits, the URL that the HTTP client parses from the same text points to
+    /// a server that may receive the key.
     #[test]
     fn no_way_of_writing_an_address_leads_a_key_astray(text in hostile()) {
         if let Some(address) = BaseUrl::parse(&text)
             && trust().allows("ANTHROPIC_API_KEY", &address)
         {
-            // As the providers do: they add a path to the base.
+            // The providers build their URLs in the same way: they add a path to the base.
             let called = reqwest::Url::parse(&format!("{}/v1/messages", address.as_str())).unwrap();
             prop_assert_eq!((called.scheme(), called.port()), ("https", None));
             prop_assert!(called.username().is_empty() && called.password().is_none());

@@ -1,7 +1,7 @@
-//! What a person attached, in the terms that the vendors' protocols share.
+//! Converts a user's attachments to the terms that the vendors' protocols share.
 //!
-//! A history outlives what was attached to it: media that are lost from the store, or that a model does not take
-//! which was chosen later, are told as a text, so that the request stays valid.
+//! A history outlives its attachments: media that were lost from the store, or that a model chosen later does not
+//! accept, are replaced by a text, so that the request stays valid.
 
 use std::borrow::Cow;
 
@@ -10,40 +10,41 @@ use contract::content::MediaKind;
 use super::http::{is_hash, placeholder};
 use super::{Content, Media};
 
-/// The type of a PDF.
+/// The media type of PDFs.
 pub(super) const PDF: &str = "application/pdf";
-/// The type of a plain text.
+/// The media type of plain texts.
 pub(super) const PLAIN_TEXT: &str = "text/plain";
 
-/// The types of media that a vendor's models take.
+/// The media types that a vendor's models accept.
 #[derive(Debug)]
 pub(super) struct SupportedMedia {
     images: &'static [&'static str],
     documents: &'static [&'static str],
 }
 
-/// What Anthropic and OpenAI take: both document the same types.
+/// The types of Anthropic and OpenAI: both document the same ones.
 const COMMON_MEDIA: SupportedMedia = SupportedMedia {
     images: &["image/jpeg", "image/png", "image/gif", "image/webp"],
     documents: &[PDF, PLAIN_TEXT],
 };
 
-/// What Gemini takes (<https://ai.google.dev/gemini-api/docs/image-understanding#supported-formats>); plain texts are
-/// sent as texts.
+/// The types of Gemini (<https://ai.google.dev/gemini-api/docs/image-understanding#supported-formats>); plain-text
+/// documents are sent as text.
 pub(super) const GEMINI_MEDIA: SupportedMedia = SupportedMedia {
     images: &["image/jpeg", "image/png", "image/webp", "image/heic", "image/heif"],
     documents: &[PDF, PLAIN_TEXT],
 };
 
-/// What Ollama takes: the images that its SDK knows (ollama-python, `_types.py`) and, as texts, plain texts.
+/// The types of Ollama: the images that its SDK accepts (ollama-python, `_types.py`), and plain texts, which are
+/// sent as text.
 pub(super) const OLLAMA_MEDIA: SupportedMedia =
     SupportedMedia { images: &["image/jpeg", "image/png", "image/webp"], documents: &[PLAIN_TEXT] };
 
 impl SupportedMedia {
-    /// Whether such media are taken.
+    /// Checks whether media of this kind and type are accepted.
     ///
     /// # Errors
-    /// Why they are not and what is, for a person.
+    /// Returns a message for the user that says why they are not accepted, and which are.
     pub(super) fn check(&self, kind: MediaKind, media_type: &str) -> Result<(), String> {
         let (what, types) = match kind {
             MediaKind::Image => ("images", self.images),
@@ -55,7 +56,7 @@ impl SupportedMedia {
         Err(format!("the model takes {what} of the types {}, not {media_type}", types.join(", ")))
     }
 
-    /// What is sent of `content`: nothing of a blank text, which providers refuse.
+    /// Converts `content` for sending; `None` for a blank text, which providers refuse.
     pub(super) fn outgoing<'a>(&self, content: &'a Content) -> Option<OutgoingContent<'a>> {
         match content {
             Content::Text { text } | Content::Note { text } if is_blank(text) => None,
@@ -87,32 +88,32 @@ impl SupportedMedia {
     }
 }
 
-/// Whether the models of Anthropic and OpenAI take such media.
+/// Checks whether the models of Anthropic and OpenAI accept media of this kind and type.
 pub(super) fn check_common_media(kind: MediaKind, media_type: &str) -> Result<(), String> {
     COMMON_MEDIA.check(kind, media_type)
 }
 
-/// What is sent of a content.
+/// Content in the form in which it is sent.
 #[derive(Debug, PartialEq)]
 pub(super) enum OutgoingContent<'a> {
     /// A text, never blank.
     Text(Cow<'a, str>),
-    /// An image. What stands for its bytes becomes base64 when it is sent.
+    /// An image. `base64` is a placeholder for its bytes, which are encoded while they are sent.
     Image { media_type: &'a str, base64: String },
-    /// A PDF, in the same way.
+    /// A PDF, with the same placeholder.
     Pdf { name: Option<&'a str>, base64: String },
-    /// A document of plain text, never blank.
+    /// A plain-text document, never blank.
     PlainText { name: Option<&'a str>, text: Cow<'a, str> },
 }
 
 impl<'a> OutgoingContent<'a> {
-    /// What is sent of `content` to the models of Anthropic and OpenAI.
+    /// Converts `content` for the models of Anthropic and OpenAI.
     pub(super) fn from_content(content: &'a Content) -> Option<Self> {
         COMMON_MEDIA.outgoing(content)
     }
 }
 
-/// A document of plain text, where there are only texts.
+/// A plain-text document as a titled text, for protocols without documents.
 pub(super) fn titled_text(name: Option<&str>, text: &str) -> String {
     match name {
         Some(name) => format!("Document {name}:\n\n{text}"),
@@ -120,7 +121,7 @@ pub(super) fn titled_text(name: Option<&str>, text: &str) -> String {
     }
 }
 
-/// What stands in the place of media that cannot be sent.
+/// The text that replaces media that cannot be sent.
 fn placeholder_text(kind: MediaKind, name: Option<&str>, what: &str) -> String {
     let kind = match kind {
         MediaKind::Image => "image",
@@ -132,15 +133,15 @@ fn placeholder_text(kind: MediaKind, name: Option<&str>, what: &str) -> String {
     }
 }
 
-/// Whether providers refuse a text, for there is nothing in it.
+/// Whether a text is blank, so that providers refuse it.
 pub(super) fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
 }
 
-/// What a model is told in place of a blank result, which some providers refuse.
+/// The text that replaces a blank result, which some providers refuse.
 pub(super) const NO_OUTPUT: &str = "(no output)";
 
-/// What introduces the media that a person added to a tool's result, where they cannot stand within it.
+/// The introduction to media that the user added to a tool's result, if the media cannot be part of it.
 pub(super) fn attachments_intro(call: &str) -> String {
     format!("To the result of the call {call} the user added:")
 }

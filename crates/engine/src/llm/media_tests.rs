@@ -1,4 +1,4 @@
-//! What is taken, and what becomes of what cannot be sent.
+//! Accepted media, and the replacement of media that cannot be sent.
 
 use bytes::Bytes;
 use pretty_assertions::assert_eq;
@@ -30,7 +30,7 @@ pub(in super::super) fn pdf(name: Option<&str>) -> Content {
     media(MediaKind::Document, PDF, name, Some(b"%PDF"))
 }
 
-/// A document of plain text.
+/// A plain-text document.
 pub(in super::super) fn plain(name: &str) -> Content {
     media(MediaKind::Document, PLAIN_TEXT, Some(name), Some(b"plain text"))
 }

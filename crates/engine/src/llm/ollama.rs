@@ -28,8 +28,8 @@ pub(super) struct Ollama {
 }
 
 impl Ollama {
-    /// `base` is the server's address, as the vendor's SDKs take it: without `/api`. A server of one's own wants no
-    /// key.
+    /// Creates a model. `base` is the server's address, in the form that the vendor's SDKs take: without `/api`. A
+    /// self-hosted server needs no key.
     pub(super) fn new(base: &str, profile: ModelProfile, key: Option<SecretString>) -> Self {
         let endpoint = Endpoint {
             url: format!("{}/api/chat", base.trim_end_matches('/')),
@@ -67,11 +67,11 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
         "stream": true,
         "messages": messages(profile, request),
         "options": {
-            // A server's own window is small, whatever the model can.
+            // The server's default window is small, regardless of the model's.
             "num_ctx": profile.context_window,
             "num_predict": request.max_output.unwrap_or(profile.max_output).min(profile.max_output),
         },
-        // Or a longer conversation is cut, and answered as if nothing were missing
+        // Otherwise the server truncates a conversation that is too long, and answers as if nothing were missing
         // (<https://github.com/ollama/ollama/pull/17944>).
         "truncate": false,
         "shift": false,
@@ -79,13 +79,13 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
     if let Some(think) = think_value(profile.thinking, request.thinking) {
         insert(&mut body, "think", think);
     }
-    // There is no way to forbid calls but not to tell of the tools.
+    // The protocol cannot forbid calls other than by not declaring the tools.
     let tools = Tool::from_declarations(request.tools).filter(|_| request.allow_tool_calls);
     RequestBody { fields: body, tools }
 }
 
-/// How the model is to think (<https://docs.ollama.com/capabilities/thinking>). Models that cannot are not asked: the
-/// server refuses such requests.
+/// The thinking option (<https://docs.ollama.com/capabilities/thinking>). It is omitted for models that cannot
+/// think: the server would refuse the request.
 fn think_value(thinking: Thinking, thinks: bool) -> Option<Value> {
     match thinking {
         Thinking::Off => None,
@@ -123,10 +123,10 @@ fn messages(profile: &ModelProfile, request: &Request<'_>) -> Vec<Value> {
     sent
 }
 
-/// What a person gave, in the two kinds that this protocol knows.
+/// A user's content, in the two kinds that this protocol knows.
 enum ContentPart {
     Text(String),
-    /// In base64.
+    /// An image in base64.
     Image(String),
 }
 
@@ -136,13 +136,13 @@ impl ContentPart {
             OutgoingContent::Text(text) => Self::Text(text.into_owned()),
             OutgoingContent::PlainText { name, text } => Self::Text(media::titled_text(name, &text)),
             OutgoingContent::Image { base64, .. } => Self::Image(base64),
-            // Not taken, and so told as a text before it comes here.
+            // Not supported, so it was replaced by a text before this point.
             OutgoingContent::Pdf { .. } => return None,
         })
     }
 }
 
-/// A user's message: its texts, and its images beside them. None of nothing.
+/// A user's message: its texts with its images beside them; `None` if it is empty.
 fn user_message(pieces: Vec<ContentPart>) -> Option<Value> {
     if pieces.is_empty() {
         return None;
@@ -168,8 +168,8 @@ struct AssistantMessage<'a> {
     calls: Vec<&'a ToolUse>,
 }
 
-/// The protocol has one reasoning, one text and a list of calls per message. An answer of nothing else is not sent,
-/// nor is another model's reasoning.
+/// The protocol has one reasoning text, one text and one list of calls per message. An answer without any of these
+/// is not sent, and neither is another model's reasoning.
 fn assistant_message(blocks: &[Block], same_model: bool) -> AssistantMessage<'_> {
     let (mut text, mut thinking) = (String::new(), String::new());
     let mut calls = Vec::new();
@@ -202,12 +202,12 @@ fn tool_call(call: &ToolUse) -> Value {
     called
 }
 
-/// The results, and behind them the images that people added.
+/// The results, followed by the images that the user added.
 fn tool_messages(replies: &[ToolReply], calls: &[&ToolUse]) -> Vec<Value> {
     let mut results = Vec::new();
     let mut added = Vec::new();
     for reply in replies {
-        // A history without the call is repaired before it comes here.
+        // A history without the call was repaired before this point.
         let Some(call) = calls.iter().find(|call| call.provider_id == reply.provider_id) else { continue };
         let (result, images) = tool_message(reply, call);
         results.push(result);
@@ -220,7 +220,7 @@ fn tool_messages(replies: &[ToolReply], calls: &[&ToolUse]) -> Vec<Value> {
     results
 }
 
-/// A result, which most models know by its tool and its place, and the images that go with it.
+/// A result, which most models match by its tool and position, and the images that belong to it.
 fn tool_message(reply: &ToolReply, call: &ToolUse) -> (Value, Vec<ContentPart>) {
     let mut texts = Vec::from_iter(Some(reply.text.clone()).filter(|text| !is_blank(text)));
     let mut images = Vec::new();
@@ -238,7 +238,7 @@ fn tool_message(reply: &ToolReply, call: &ToolUse) -> (Value, Vec<ContentPart>) 
     (result, images)
 }
 
-/// A line of the answer. Fields that are not listed are ignored.
+/// A line of the answer. Unlisted fields are ignored.
 #[derive(Deserialize)]
 struct Chunk {
     message: Option<MessageDelta>,
@@ -248,7 +248,7 @@ struct Chunk {
     prompt_eval_count: TokenCount,
     #[serde(default)]
     eval_count: TokenCount,
-    /// A text; of servers that stand in for the vendor's also an object.
+    /// A text; some servers that imitate the vendor's send an object.
     error: Option<Value>,
 }
 
@@ -256,13 +256,13 @@ struct Chunk {
 struct MessageDelta {
     thinking: Option<String>,
     content: Option<String>,
-    /// Each comes whole.
+    /// Each call arrives complete.
     tool_calls: Option<Vec<ToolCall>>,
 }
 
 #[derive(Deserialize)]
 struct ToolCall {
-    /// Older servers give none.
+    /// Absent from older servers.
     id: Option<String>,
     function: Function,
 }

@@ -1,4 +1,4 @@
-//! The protocol as its documentation shows it, read in pieces of any size, and what is sent back.
+//! Streams from the protocol's documentation, split into chunks of any size, and the messages that are sent back.
 
 use futures::StreamExt as _;
 use pretty_assertions::assert_eq;
@@ -11,12 +11,12 @@ use super::super::{ToolDeclaration, ToolSpec};
 use super::*;
 use crate::llm::ModelErrorKind;
 
-/// The body of a request, as it is read.
+/// The parsed body of a request.
 fn body(profile: &ModelProfile, request: &Request<'_>) -> Value {
     json!(super::request_body(profile, request))
 }
 
-/// A stream after the vendor's pages on chats, thinking and streaming (<https://docs.ollama.com/api/chat>,
+/// A stream modelled on the vendor's pages on chats, thinking and streaming (<https://docs.ollama.com/api/chat>,
 /// <https://docs.ollama.com/capabilities/thinking>, <https://docs.ollama.com/capabilities/streaming>).
 const STREAM: &str = r#"{"model":"qwen3","created_at":"2025-10-26T17:15:24.097767Z","message":{"role":"assistant","content":"","thinking":"The user\n"},"done":false}
 {"model":"qwen3","created_at":"2025-10-26T17:15:24.109172Z","message":{"role":"assistant","content":"","thinking":" greets."},"done":false}
@@ -25,7 +25,7 @@ const STREAM: &str = r#"{"model":"qwen3","created_at":"2025-10-26T17:15:24.09776
 {"model":"qwen3","created_at":"2025-10-26T17:15:24.166576Z","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop","total_duration":4648158584,"load_duration":4071084,"prompt_eval_count":36,"prompt_eval_duration":439038000,"eval_count":180,"eval_duration":4196918000}
 "#;
 
-/// The end of a stream of two calls, after the vendor's page on tools
+/// The end of a stream with two calls, modelled on the vendor's page on tools
 /// (<https://docs.ollama.com/capabilities/tool-calling>).
 const CALLS: &str = r#"{"model":"qwen3","message":{"role":"assistant","content":"","thinking":"Both."},"done":false}
 {"model":"qwen3","message":{"role":"assistant","content":"I look.","tool_calls":[{"function":{"index":0,"name":"get_weather","arguments":{"city":"Paris"}}}]},"done":false}
@@ -49,7 +49,7 @@ fn a_documented_stream_reads_the_same_however_it_is_cut() {
         "TokenUsage { input: 36, output: 180, cache_read: 0, cache_write: 0, reasoning: 0, estimated: false }",
     ];
     assert_eq!(decode_to_lines(STREAM, OllamaDecoder::default), expected);
-    // Servers that stand in for the vendor's may leave the last end of line out.
+    // Servers that imitate the vendor's may omit the last line end.
     assert_eq!(decode_to_lines(STREAM.trim_end(), OllamaDecoder::default), expected);
     assert_eq!(decode_to_lines(&format!("[DONE]\n{STREAM}"), OllamaDecoder::default), expected);
 }
@@ -70,7 +70,7 @@ fn request<'a>(messages: &'a [Message], tools: &'a [ToolDeclaration]) -> Request
     }
 }
 
-/// The messages that are sent of these, without the system's.
+/// The messages that are sent for these, without the system prompt.
 fn sent(model: &str, messages: &[Message]) -> Value {
     let body = body(&ModelProfile::for_tests(model), &request(messages, &[]));
     body["messages"].as_array().unwrap()[1..].into()
@@ -84,7 +84,7 @@ fn reply(call: &ToolUse, text: &str, remarks: Vec<Content>) -> ToolReply {
     ToolReply { provider_id: call.provider_id.clone(), text: text.into(), remarks, is_error: false }
 }
 
-/// A conversation in which `model` made the calls, and they were run.
+/// A conversation in which `model` made the calls, with their results.
 fn conversation(model: &str) -> Vec<Message> {
     let answer = answer(CALLS);
     let replies = answer.calls().map(|call| reply(call, &format!("of {}", call.name), vec![])).collect();
@@ -108,7 +108,7 @@ fn calls_go_back_with_their_reasoning_and_results_by_their_names() {
     assert_eq!(sent("qwen3", &conversation("qwen3")), expected(&answered));
     answered.as_object_mut().unwrap().remove("thinking");
     assert_eq!(sent("qwen3", &conversation("another")), expected(&answered));
-    // A call without an id has ours, or repeated calls could not be told apart.
+    // A call without an id gets ours, because repeated calls could not be distinguished otherwise.
     let answer = answer(CALLS);
     let first = answer.calls().next().unwrap();
     assert_eq!(first.provider_id, first.call_id.to_string());
@@ -175,7 +175,7 @@ fn what_a_person_gave_is_sent_as_texts_and_images() {
     let model = Ollama::new("http://localhost:11434", ModelProfile::for_tests("m"), None);
     assert!(model.supports_media(MediaKind::Document, "application/pdf").unwrap_err().contains("text/plain"));
 
-    // Beside the results of calls: texts in them, images behind all of them.
+    // Beside the results of calls: texts within them, images after all of them.
     let answer = answer(CALLS);
     let [first, second] = answer.calls().collect::<Vec<_>>()[..] else { panic!() };
     let replies =
@@ -235,7 +235,7 @@ fn an_answer_that_was_cut_off_says_so() {
 
 #[test]
 fn errors_in_the_stream_are_told() {
-    // After <https://docs.ollama.com/api/errors>.
+    // Modelled on <https://docs.ollama.com/api/errors>.
     let line = "{\"error\":\"an error was encountered while running the model\"}\n";
     let (start, _) =
         STREAM.split_once("{\"model\":\"qwen3\",\"created_at\":\"2025-10-26T17:15:24.132802Z\"").unwrap();
@@ -271,7 +271,7 @@ fn a_server_is_addressed_as_the_vendors_sdk_does() {
     }
 }
 
-/// An answer of a provider that takes nothing which the server would not.
+/// An answer of a mock provider that refuses whatever the server would refuse.
 async fn ask(provider: &MockProvider, name: &str, messages: &[Message]) -> Answer {
     let model = Ollama::new(&provider.base_url(), ModelProfile::for_tests(name), None);
     let input_schema = json!({"type": "object", "properties": {}});

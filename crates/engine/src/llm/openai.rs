@@ -24,22 +24,23 @@ pub(super) struct OpenAi {
     endpoint: Endpoint,
 }
 
-/// Whose form of the protocol is spoken.
+/// The dialect of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dialect {
     /// The vendor's own.
     OpenAi,
-    /// That of the many servers that took the protocol over, some of which refuse what is newer.
+    /// The dialect of the many compatible servers, some of which refuse newer features.
     Compatible,
 }
 
 impl OpenAi {
-    /// `base` is the vendor's address or one that stands in for it, as the vendor's SDKs take it: with `/v1`.
+    /// Creates a model. `base` is the vendor's address or a substitute, in the form that the vendor's SDKs take:
+    /// with `/v1`.
     pub(super) fn new(base: &str, profile: ModelProfile, key: Option<SecretString>) -> Self {
         Self::with_dialect(Dialect::OpenAi, base, profile, key)
     }
 
-    /// A model of a server that is compatible with the vendor's; `base` as for [`Self::new`].
+    /// Creates a model on a server that is compatible with the vendor's; `base` as for [`Self::new`].
     pub(super) fn compatible(base: &str, profile: ModelProfile, key: Option<SecretString>) -> Self {
         Self::with_dialect(Dialect::Compatible, base, profile, key)
     }
@@ -91,13 +92,13 @@ fn request_body<'a>(
             insert(&mut body, "prompt_cache_key", json!(cache_key(request.cache_key)));
         }
         (Dialect::Compatible, Some(max_output)) => insert(&mut body, "max_tokens", bound(max_output)),
-        // Local servers refuse a bound that does not fit into the window beside the prompt, and know their own.
+        // Local servers refuse a limit that does not fit into the window beside the prompt, and know their own.
         (Dialect::Compatible, None) => {}
     }
     if !request.tools.is_empty() && !request.allow_tool_calls {
         insert(&mut body, "tool_choice", json!("none"));
     }
-    // A question beside the conversation is to be answered and not pondered.
+    // An auxiliary call is to be answered without long reasoning.
     let effort = match (profile.thinking, request.thinking, request.allow_tool_calls) {
         (Thinking::Effort(effort) | Thinking::Adaptive(effort), true, _) => Some(effort),
         (Thinking::Effort(_) | Thinking::Adaptive(_), false, false) => Some(Effort::Low),
@@ -109,7 +110,7 @@ fn request_body<'a>(
     RequestBody { fields: body, tools: Tool::from_declarations(request.tools) }
 }
 
-/// `key` as the vendor takes it: "Expected a string with maximum length 64".
+/// Shortens `key` to the vendor's limit: "Expected a string with maximum length 64".
 pub(super) fn cache_key(key: &str) -> String {
     const MAX: usize = 64;
     if key.chars().count() <= MAX {
@@ -118,7 +119,7 @@ pub(super) fn cache_key(key: &str) -> String {
     Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-/// A tool in this protocol's form, and in Ollama's.
+/// A tool declaration in the form of this protocol and of Ollama's.
 #[derive(Serialize)]
 #[serde(tag = "type", rename = "function")]
 pub(super) struct Tool<'a> {
@@ -133,7 +134,7 @@ struct Function<'a> {
 }
 
 impl<'a> Tool<'a> {
-    /// The tools; none where there are none.
+    /// Converts the declarations; `None` if there are none.
     pub(super) fn from_declarations(tools: &'a [ToolDeclaration]) -> Option<Vec<Self>> {
         let function = |ToolDeclaration { name, description, input_schema }: &'a ToolDeclaration| Function {
             name,
@@ -156,10 +157,10 @@ fn to_messages(model: &str, message: &Message) -> Vec<Value> {
     }
 }
 
-/// What a person gave, in the two kinds that this protocol knows.
+/// A user's content, in the two kinds that this protocol knows.
 enum ContentPart {
     Text(String),
-    /// A part of a message, which only a user's message can have.
+    /// A message part that is not text. Only user messages can contain it.
     Media(Value),
 }
 
@@ -197,19 +198,19 @@ fn data_url(media_type: &str, base64: &str) -> String {
     format!("data:{media_type};base64,{base64}")
 }
 
-/// A user's message; none of nothing.
+/// A user's message; `None` if it is empty.
 fn user_message(pieces: Vec<ContentPart>) -> Option<Value> {
     let content = match pieces.as_slice() {
         [] => return None,
-        // The only form that all compatible servers take.
+        // The only form that all compatible servers accept.
         [ContentPart::Text(text)] => json!(text),
         _ => pieces.into_iter().map(ContentPart::into_json).collect(),
     };
     Some(json!({"role": "user", "content": content}))
 }
 
-/// The results, and behind them the media that people added: a result has room for texts alone, and nothing may
-/// stand between two results.
+/// The results, followed by the media that the user added: a result can contain only text, and nothing may stand
+/// between two results.
 fn tool_messages(replies: &[ToolReply]) -> Vec<Value> {
     let mut results = Vec::new();
     let mut added = Vec::new();
@@ -238,7 +239,7 @@ fn tool_message(reply: &ToolReply) -> (Value, Vec<ContentPart>) {
     (json!({"role": "tool", "tool_call_id": reply.provider_id, "content": content}), media)
 }
 
-/// This protocol has one text and a list of calls per message. An answer of nothing else is not sent.
+/// The protocol has one text and one list of calls per message. An answer without either is not sent.
 fn assistant_message(blocks: &[Block], same_model: bool) -> Option<Value> {
     let mut message = json!({"role": "assistant"});
     let mut text = String::new();
@@ -281,21 +282,21 @@ fn tool_call(call: &ToolUse, same_model: bool) -> Value {
     sent
 }
 
-/// Where Gemini, when it speaks this protocol, puts the signatures of its calls
-/// (<https://ai.google.dev/gemini-api/docs/thought-signatures>). Kept as it came.
+/// The field in which Gemini puts the signatures of its calls when it speaks this protocol
+/// (<https://ai.google.dev/gemini-api/docs/thought-signatures>). Stored unchanged.
 const EXTRA_CONTENT_FIELD: &str = "extra_content";
-/// Where `DeepSeek` and many after it stream reasoning, and where `DeepSeek` wants it back with a turn's calls
-/// (<https://api-docs.deepseek.com/guides/thinking_mode>).
+/// The field in which `DeepSeek` and many others stream reasoning, and in which `DeepSeek` requires it back with a
+/// turn's calls (<https://api-docs.deepseek.com/guides/thinking_mode>).
 const REASONING_CONTENT_FIELD: &str = "reasoning_content";
-/// Where `OpenRouter` streams reasoning in the parts that it wants back
-/// (<https://openrouter.ai/docs/use-cases/reasoning-tokens>). Kept as they came.
+/// The field in which `OpenRouter` streams reasoning, in parts that it requires back
+/// (<https://openrouter.ai/docs/use-cases/reasoning-tokens>). Stored unchanged.
 const REASONING_DETAILS_FIELD: &str = "reasoning_details";
 
-/// Where Mistral streams reasoning, and takes it back: see [`content`].
+/// The field in which Mistral streams reasoning and accepts it back: see [`content`].
 const CONTENT_FIELD: &str = "content";
 
-/// The field of its own in which reasoning goes back. Its signature is what stood in that field, or, where that was no
-/// more than the reasoning itself, the field's name.
+/// The field in which reasoning is sent back. The signature holds that field's value or, if that was just the
+/// reasoning text, the field's name.
 fn reasoning_field(thinking: &str, signature: &str) -> Option<(&'static str, Value)> {
     if signature == REASONING_CONTENT_FIELD {
         return Some((REASONING_CONTENT_FIELD, json!(thinking)));

@@ -1,4 +1,4 @@
-//! What is sent, as the protocol's documentation shows it, and what of an answer goes back.
+//! Requests, compared with the protocol's documentation, and the parts of an answer that are sent back.
 
 use contract::CallId;
 use pretty_assertions::assert_eq;
@@ -11,7 +11,7 @@ use super::super::profile::Effort;
 use super::decoding::tests::stream;
 use super::*;
 
-/// The body of a request, as it is read.
+/// The parsed body of a request.
 fn body(dialect: Dialect, profile: &ModelProfile, request: &Request<'_>) -> Value {
     json!(super::request_body(dialect, profile, request))
 }
@@ -60,13 +60,13 @@ fn what_the_model_said_goes_back_in_this_protocols_form() {
         {"role": "tool", "tool_call_id": "c2", "content": "(no output)"},
         {"role": "assistant", "tool_calls": [call("c3")]},
         {"role": "tool", "tool_call_id": "c3", "content": "red"},
-        // The answer of nothing but a blank text is gone, as some servers refuse it.
+        // The answer that consisted of a blank text only is omitted, because some servers refuse it.
         {"role": "user", "content": "and?"},
     ]);
     assert_eq!(sent(&messages), expected);
 }
 
-/// The messages that are sent of these, without the system's.
+/// The messages that are sent for these, without the system prompt.
 fn sent(messages: &[Message]) -> Value {
     let request = Request {
         system: "s",
@@ -168,7 +168,7 @@ fn a_whole_request_is_in_the_vendors_form_or_in_that_of_compatible_servers() {
         insert(&mut expected, field, value);
     }
     assert_eq!(body(Dialect::OpenAi, &effort, &request), expected);
-    // Neither tools nor reasoning, and a bound of its own, which is never more than the model's.
+    // Neither tools nor reasoning, and a limit of its own, which never exceeds the model's.
     let plain = Request { tools: &[], max_output: Some(900), ..request };
     let plain = |dialect| body(dialect, &profile(Thinking::Off), &plain);
     let fields = |body: &Value| body.as_object().unwrap().keys().cloned().collect::<Vec<_>>().join(" ");
@@ -201,7 +201,7 @@ fn each_constructor_speaks_its_own_dialect() {
     );
 }
 
-/// What is sent back of an answer of these deltas: to the model that gave it, and to another.
+/// The message that is sent back for an answer of these deltas: to the same model, and to another one.
 fn returned(deltas: &[Value]) -> [Value; 2] {
     let blocks = final_answer(&stream(deltas, "tool_calls"), OpenAiDecoder::default()).blocks;
     ["m", "other"].map(|author| {
@@ -238,7 +238,7 @@ fn reasoning_goes_back_in_the_field_that_it_came_in() {
     assert_eq!(to_another, json!({"role": "assistant", "content": "So."}));
     assert_eq!(said["content"][0]["thinking"][0]["text"], "Grüße");
     assert_eq!(said["content"][1], json!({"type": "text", "text": "So."}));
-    // Groq refuses what it streams here, and nobody wants it back.
+    // Groq refuses the field in which it streams this, and no server requires it back.
     assert_eq!(returned(&[json!({"reasoning": "Hm."}), call.clone()]), [plain.clone(), plain.clone()]);
     let text = |text: &str| json!({"type": "reasoning.text", "text": text, "format": "anthropic-claude-v1", "index": 0});
     let signed = json!({"type": "reasoning.text", "signature": "c2ln", "format": null, "index": 0});
@@ -270,7 +270,7 @@ fn geminis_signatures_of_calls_go_back_with_them() {
         }
         json!({"tool_calls": [call]})
     };
-    // Calls come whole, in parallel, and all with the same index.
+    // Calls arrive complete, in parallel, and all with the same index.
     let deltas = [whole("c1", "{\"a\":1}", Some(&extra)), whole("c2", "{}", None)];
     let call = |id: &str, arguments: &str| {
         json!({"id": id, "type": "function",

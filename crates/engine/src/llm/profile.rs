@@ -1,52 +1,52 @@
-//! What a provider has to know of the model that it speaks to, beside where it is.
+//! The properties of a model that a provider's protocol depends on, apart from its address.
 
 use serde::{Deserialize, Serialize};
 
-/// A model, as a provider's protocol needs to know it.
+/// A model's properties, as the protocols need them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ModelProfile {
-    /// The vendor's name of it.
+    /// The vendor's name of the model.
     pub(super) model: String,
-    /// How many tokens a conversation with it may have, the answer included.
+    /// The context window in tokens, including the answer.
     pub(super) context_window: u64,
-    /// The most tokens that an answer may have.
+    /// The output limit in tokens.
     pub(super) max_output: u64,
-    /// How it is asked to think.
+    /// How the model is asked to think.
     pub(super) thinking: Thinking,
 }
 
-/// How a model is asked to think before it answers, where it is to.
+/// How a model is asked to think before it answers, if it is to think at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Thinking {
-    /// It cannot, or decides for itself.
+    /// No request: the model cannot think, or decides for itself.
     Off,
-    /// It may spend so many tokens.
+    /// A budget of this many tokens.
     Budget(u64),
-    /// It decides how much, with this effort in mind.
+    /// The model decides how much to think, guided by this effort.
     Adaptive(Effort),
-    /// With this effort.
+    /// A fixed effort.
     Effort(Effort),
 }
 
-/// How hard a model is to think.
+/// The reasoning effort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Effort {
-    /// A little.
+    /// Low effort.
     Low,
-    /// As much as is usual.
+    /// Medium effort, the usual one.
     Medium,
-    /// Much.
+    /// High effort.
     High,
-    /// More than that.
+    /// More than high effort.
     Xhigh,
-    /// As much as it can.
+    /// The maximum effort.
     Max,
 }
 
 #[cfg(test)]
 impl ModelProfile {
-    /// A model for tests, which thinks within a budget.
+    /// A model for tests, with a thinking budget.
     pub(super) fn for_tests(model: &str) -> Self {
         let thinking = Thinking::Budget(16_000);
         Self { model: model.to_owned(), context_window: 200_000, max_output: 32_000, thinking }

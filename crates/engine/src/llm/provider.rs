@@ -1,8 +1,8 @@
-//! The providers by their names, and what is known of their models.
+//! The providers by name, and the known properties of their models.
 
 use super::profile::{Effort, Thinking};
 
-/// A provider, as `LLM_PROVIDER` and a model's `provider` name it.
+/// A provider, as named by `LLM_PROVIDER` and by a model's `provider` field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provider {
     /// Anthropic.
@@ -11,7 +11,7 @@ pub(super) enum Provider {
     OpenAi,
     /// Google's Gemini API.
     Gemini,
-    /// Ollama, by its own protocol.
+    /// Ollama, with its own protocol.
     Ollama,
     /// Any server that speaks OpenAI's Chat Completions.
     OpenAiCompatible,
@@ -19,26 +19,27 @@ pub(super) enum Provider {
     Scripted,
 }
 
-/// How much a model takes and gives.
+/// The token limits of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ModelLimits {
-    /// How many tokens a conversation with it may have, the answer included.
+    /// The context window in tokens, including the answer.
     pub(super) context_window: u64,
-    /// The most tokens that an answer may have.
+    /// The output limit in tokens.
     pub(super) max_output: u64,
 }
 
-/// How many tokens a model may think that takes a budget, where nothing else is said.
+/// The default thinking budget of models that take one, in tokens.
 const DEFAULT_THINKING_BUDGET_TOKENS: u64 = 16_000;
 
 impl Provider {
-    /// The names, for a message.
+    /// The names of all providers, for error messages.
     pub(super) const NAMES: &str = "anthropic, openai, gemini, ollama, openai-compatible or scripted";
 
-    /// The providers with a vendor that wants a key: the one whose key alone is set is meant where none is named.
+    /// The vendors whose servers need a key. If `LLM_PROVIDER` is not set, the vendor with the only key that is
+    /// set is used.
     pub(super) const VENDORS: [Self; 3] = [Self::Anthropic, Self::OpenAi, Self::Gemini];
 
-    /// The provider of that name.
+    /// Returns the provider with this name.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "anthropic" => Self::Anthropic,
@@ -51,7 +52,7 @@ impl Provider {
         })
     }
 
-    /// Its name.
+    /// The name of the provider.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Anthropic => "anthropic",
@@ -63,7 +64,7 @@ impl Provider {
         }
     }
 
-    /// The variable that holds its key, beside `LLM_API_KEY`; none where it takes none.
+    /// The variable that holds the provider's key, beside `LLM_API_KEY`; `None` if it takes none.
     pub(super) const fn key_variable(self) -> Option<&'static str> {
         match self {
             Self::Anthropic => Some("ANTHROPIC_API_KEY"),
@@ -75,18 +76,18 @@ impl Provider {
         }
     }
 
-    /// The provider whose key the variable holds by its name.
+    /// Returns the provider whose key this variable holds.
     pub(super) fn from_key_variable(variable: &str) -> Option<Self> {
         let all = [Self::Anthropic, Self::OpenAi, Self::Gemini, Self::Ollama, Self::OpenAiCompatible];
         all.into_iter().find(|provider| provider.key_variable() == Some(variable))
     }
 
-    /// Whether the vendor's own servers answer only with a key. Local servers want none.
+    /// Whether the vendor's own servers need a key. Local servers need none.
     pub(super) const fn requires_key(self) -> bool {
         matches!(self, Self::Anthropic | Self::OpenAi | Self::Gemini)
     }
 
-    /// The model where `LLM_MODEL` names none.
+    /// The default model if `LLM_MODEL` is not set.
     pub(super) const fn default_model(self) -> Option<&'static str> {
         match self {
             Self::Anthropic => Some("claude-sonnet-4-5"),
@@ -97,7 +98,7 @@ impl Provider {
         }
     }
 
-    /// The vendor's own address, as its SDKs take it; of Ollama, where it listens unless told otherwise.
+    /// The vendor's own address, in the form that its SDKs take; for Ollama its default local address.
     pub(super) const fn default_base_url(self) -> Option<&'static str> {
         match self {
             Self::Anthropic => Some("https://api.anthropic.com"),
@@ -108,13 +109,13 @@ impl Provider {
         }
     }
 
-    /// How much a model of this name takes and gives, as the vendors' lists of models have it:
+    /// The limits of a model with this name, from the vendors' lists of models:
     /// <https://platform.claude.com/docs/en/about-claude/models/overview>,
-    /// <https://platform.openai.com/docs/models>, <https://ai.google.dev/gemini-api/docs/models>. An answer is held
-    /// to 32,000 tokens even where a model gives more. A window that is taken for smaller than it is costs an early
-    /// compaction; one that is taken for larger, refused calls.
+    /// <https://platform.openai.com/docs/models>, <https://ai.google.dev/gemini-api/docs/models>. The output is
+    /// limited to 32,000 tokens even if a model supports more. Underestimating a window causes an early
+    /// compaction; overestimating it causes refused calls.
     pub(super) fn limits(self, model: &str) -> ModelLimits {
-        // As the vendor's SDKs take it, a model may be named with its collection.
+        // As in the vendor's SDKs, the model's name may include its collection.
         let model = model.strip_prefix("models/").unwrap_or(model);
         let families: &[(&str, u64, u64)] = match self {
             Self::Anthropic => &[
@@ -136,7 +137,7 @@ impl Provider {
                 ("gemini-2.0", 1_048_576, 8_192),
                 ("gemini", 1_048_576, 32_000),
             ],
-            // Ollama cuts a prompt that is longer than the window that it is told.
+            // Ollama truncates a prompt that is longer than the window in the request.
             Self::Ollama => &[("", 32_768, 8_192)],
             Self::OpenAiCompatible | Self::Scripted => &[],
         };
@@ -146,13 +147,12 @@ impl Provider {
         ModelLimits { context_window, max_output }
     }
 
-    /// How a model of this name is asked to think. A name that is not known is taken for a newer
-    /// model of the vendor's.
+    /// How a model with this name is asked to think. An unknown name is treated as a newer model of the vendor.
     ///
-    /// Anthropic's models from Opus 4.6 and Sonnet 4.6 on decide for themselves, the later ones take no budget at all:
-    /// <https://platform.claude.com/docs/en/build-with-claude/adaptive-thinking>. Gemini 2.5 takes a budget, 3 a level:
-    /// <https://ai.google.dev/gemini-api/docs/thinking>. OpenAI's reasoning models take an effort:
-    /// <https://platform.openai.com/docs/guides/reasoning>.
+    /// Anthropic's models from Opus 4.6 and Sonnet 4.6 on decide for themselves, and later ones accept no budget
+    /// at all: <https://platform.claude.com/docs/en/build-with-claude/adaptive-thinking>. Gemini 2.5 takes a
+    /// budget, Gemini 3 a level: <https://ai.google.dev/gemini-api/docs/thinking>. OpenAI's reasoning models take
+    /// an effort: <https://platform.openai.com/docs/guides/reasoning>.
     pub(super) fn thinking(self, model: &str) -> Thinking {
         let model = model.strip_prefix("models/").unwrap_or(model);
         let is = |families: &[&str]| families.iter().any(|family| model.starts_with(family));
@@ -184,10 +184,10 @@ impl Provider {
             {
                 Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS)
             }
-            // A proxy's own name for a model: most take a budget.
+            // A proxy's own name for a model: most models take a budget.
             Self::Anthropic if !is(&["claude"]) => Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS),
             Self::Anthropic => Thinking::Adaptive(Effort::High),
-            // Any other model refuses to be asked: <https://docs.ollama.com/capabilities/thinking>.
+            // All other models refuse the option: <https://docs.ollama.com/capabilities/thinking>.
             Self::Ollama if is(&["qwen3", "gpt-oss", "deepseek-r1", "deepseek-v3.1", "magistral"]) => {
                 Thinking::Adaptive(Effort::High)
             }
@@ -195,7 +195,7 @@ impl Provider {
             Self::Gemini if is(&["gemini-1", "gemini-2.0", "gemma"]) => Thinking::Off,
             Self::Gemini if is(&["gemini-2.5"]) => Thinking::Budget(DEFAULT_THINKING_BUDGET_TOKENS),
             Self::OpenAi | Self::Gemini => Thinking::Effort(Effort::High),
-            // Nobody knows what such a server takes.
+            // It is unknown what such a server accepts.
             Self::Ollama | Self::OpenAiCompatible | Self::Scripted => Thinking::Off,
         }
     }

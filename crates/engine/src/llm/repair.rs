@@ -1,36 +1,36 @@
-//! The repair pass: whatever a history has become, what is sent is a conversation that every provider takes.
+//! The repair pass: turns any history into a conversation that every provider accepts.
 //!
-//! The fold over the journal makes valid conversations, so there is next to never anything to do. This pass is for
-//! what it cannot know: servers that number their calls anew in each answer, answers of nothing but reasoning,
-//! journals that something else has damaged. What it makes of a message depends only on the messages before, so that
-//! a conversation which grows keeps its beginning, and with it the provider's cache.
+//! The journal normally yields valid conversations, so there is hardly ever anything to repair. The pass handles
+//! what the journal cannot prevent: servers that number their calls anew in each answer, answers that consist of
+//! reasoning only, and damaged journals. The repair of a message depends only on the messages before it, so that
+//! the beginning of a growing conversation, and with it the provider's cache, stays unchanged.
 
 use std::collections::HashSet;
 
 use super::media::is_blank;
 use super::{Block, Content, Message, ToolReply, ToolUse};
 
-/// What the model is told of a call whose result is not in the history.
+/// The result of a call whose result is missing from the history, as the model reads it.
 const UNKNOWN_OUTCOME_TEXT: &str =
     "The outcome of this call is unknown: its result was lost. It may have taken effect.";
-/// What the user says where the model would otherwise speak twice in a row, or have the last word.
+/// The user's message that is inserted where otherwise two answers would follow each other, or an answer would
+/// come last.
 const CONTINUE_TEXT: &str = "Go on.";
 
 /// A history that was repaired.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RepairedHistory {
-    /// The history as it is to be sent.
+    /// The history in the form in which it is sent.
     pub messages: Vec<Message>,
-    /// What was wrong, a line each, for the log; messages count from 0. A call that was given another id is no fault
-    /// and not among them.
+    /// What was wrong, one line per fault, for the log; messages are numbered from 0. A call that got another id
+    /// is not a fault and is not listed.
     pub notes: Vec<String>,
 }
 
-/// Makes `messages` valid for every provider; none if they are, as they nearly always are.
+/// Makes `messages` valid for every provider; `None` if they already are, as nearly always.
 ///
-/// What it gives begins with the user and ends with the user or with results, has no empty messages and no two
-/// answers in a row; the calls of each answer have ids of their own and are followed by their results, in their
-/// order.
+/// The result begins with the user, ends with the user or with results, and has neither empty messages nor two
+/// adjacent answers. The calls have unique ids and are followed by their results, in the order of the calls.
 pub fn repair(messages: &[Message]) -> Option<RepairedHistory> {
     if is_valid(messages) {
         return None;
@@ -71,7 +71,7 @@ fn is_valid(messages: &[Message]) -> bool {
     matches!(before, Some(Message::User { .. } | Message::Results(_)))
 }
 
-/// Whether nothing of a message can be sent to every provider: reasoning alone makes no message.
+/// Whether no part of a message can be sent to every provider. Reasoning alone does not make a message.
 fn is_empty(message: &Message) -> bool {
     match message {
         Message::User { content } => content.iter().all(|content| match content {
@@ -95,23 +95,23 @@ fn calls(blocks: &[Block]) -> impl Iterator<Item = &ToolUse> {
     })
 }
 
-/// A repair under way.
+/// A repair in progress.
 #[derive(Default)]
 struct HistoryRepair {
-    /// Which message is looked at, for the notes.
+    /// The index of the current message, for the notes.
     index: usize,
     messages: Vec<Message>,
     notes: Vec<String>,
     /// The ids of all calls so far.
     ids: HashSet<String>,
-    /// The calls of the last message, whose results may still come.
+    /// The calls of the last message that still wait for results.
     open_calls: Vec<OpenCall>,
 }
 
 struct OpenCall {
-    /// The id that its reply has.
+    /// The id in the call's reply.
     original_id: String,
-    /// The id that it is sent with.
+    /// The id with which the call is sent.
     sent_id: String,
     reply: Option<ToolReply>,
 }
@@ -130,7 +130,7 @@ impl HistoryRepair {
         self.close_calls();
         match self.messages.last() {
             None => return self.note("is an answer to nothing: left out"),
-            // Two answers made one would mix the reasoning of both, which providers refuse.
+            // Merging two answers would mix their reasoning, which providers refuse.
             Some(Message::Assistant { .. }) => {
                 self.note("is an answer to an answer: put a word of the user between");
                 self.messages.push(Message::user(CONTINUE_TEXT));
@@ -148,13 +148,13 @@ impl HistoryRepair {
         self.messages.push(Message::Assistant { model: model.to_owned(), blocks });
     }
 
-    /// An id that no call before has: the call's own if it can be.
+    /// Returns an id that no earlier call has: the call's own, if possible.
     fn unique_id(&mut self, call: &ToolUse) -> String {
         let ours = call.call_id.to_string();
         let mut id = call.provider_id.clone();
         let mut others = 1;
         while id.is_empty() || !self.ids.insert(id.clone()) {
-            // Numbered only where one and the same call stands in the history several times.
+            // Numbered only if the same call occurs several times in the history.
             id = if others == 1 { ours.clone() } else { format!("{ours}-{others}") };
             others += 1;
         }
@@ -180,7 +180,7 @@ impl HistoryRepair {
         }
     }
 
-    /// The calls of the last message get no more results.
+    /// Ends the wait for results of the last message's calls.
     fn close_calls(&mut self) {
         if self.open_calls.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Any history becomes one that all providers take, and one that they take stays as it is.
+//! Any history is repaired to one that all providers accept, and a valid one is not changed.
 
 use bytes::Bytes;
 use contract::CallId;
@@ -19,7 +19,7 @@ use super::super::responses::OpenAiResponses;
 use super::super::{Answer, ChatModel, Media, Request, StreamEvent, ToolSpec};
 use super::*;
 
-/// The rules in words of their own: what each message may be, by what stands beside it.
+/// An independent statement of the rules: which messages are allowed, depending on their neighbours.
 fn check(messages: &[Message]) -> Result<(), String> {
     let mut ids = Vec::new();
     for (at, message) in messages.iter().enumerate() {
@@ -181,7 +181,7 @@ fn a_call_whose_id_is_taken_gets_ours_and_its_reply_with_it() {
     expected[4] = results(&[(&ours, "2")]);
     assert_eq!(repair(&messages), Some(RepairedHistory { messages: expected, notes: Vec::new() }));
 
-    // Twice in one answer, without an id, and even the very same call: each has its own reply all the same.
+    // Twice in one answer, without an id, and even the identical call: each still has its own reply.
     let twice = answer([
         call_with(ids[0], "x"),
         call_with(ids[0], "x"),
@@ -197,7 +197,7 @@ fn a_call_whose_id_is_taken_gets_ours_and_its_reply_with_it() {
     assert_eq!(told, expected);
 }
 
-/// What a user may have written; not always something.
+/// Possible contents of a user's message, including none.
 fn contents() -> impl Strategy<Value = Vec<Content>> {
     let words = prop::sample::select(vec!["", " \n", "hi", "and?"]);
     let media = prop::sample::select(vec![
@@ -221,13 +221,13 @@ fn contents() -> impl Strategy<Value = Vec<Content>> {
     prop::collection::vec(content, 0..3)
 }
 
-/// Ids as servers give them that number their calls anew, with some that look like ours and some that are no ids.
+/// Ids from servers that number their calls anew, some that resemble ours, and some invalid ones.
 fn id() -> impl Strategy<Value = String> {
     let pool = ["call_0", "call_1", "call_2", "", "a.b:c"].map(str::to_owned);
     prop::sample::select(pool.into_iter().chain(our_ids().map(|id| id.to_string())).collect::<Vec<_>>())
 }
 
-/// Few, so that they come again.
+/// Few ids, so that they repeat.
 fn our_ids() -> [CallId; 3] {
     [0, 1, 2].map(|number| format!("call_0000000000007000800000000000000{number}").parse().unwrap())
 }
@@ -256,7 +256,7 @@ fn some_reply() -> impl Strategy<Value = ToolReply> {
     )
 }
 
-/// An answer with the results that belong to it, though perhaps not in their order.
+/// An answer with its results, though perhaps in another order.
 fn round() -> impl Strategy<Value = Vec<Message>> {
     let blocks = prop::collection::vec(block(), 1..4);
     (blocks, prop::collection::vec(some_reply(), 4), any::<bool>()).prop_map(|(blocks, replies, turned)| {
@@ -272,7 +272,7 @@ fn round() -> impl Strategy<Value = Vec<Message>> {
     })
 }
 
-/// A history of anything, in part as it should be.
+/// An arbitrary history, parts of which are valid.
 fn history() -> impl Strategy<Value = Vec<Message>> {
     let user = || contents().prop_map(|content| vec![Message::User { content }]);
     let piece = prop_oneof![
@@ -284,7 +284,7 @@ fn history() -> impl Strategy<Value = Vec<Message>> {
     prop::collection::vec(piece, 0..9).prop_map(|pieces| pieces.concat())
 }
 
-/// A history as it should be.
+/// A valid history.
 fn valid_history() -> impl Strategy<Value = Vec<Message>> {
     let turn = (1..3_usize, prop::collection::vec(0..3_usize, 0..4));
     prop::collection::vec(turn, 1..5).prop_map(|turns| {
@@ -304,7 +304,7 @@ fn valid_history() -> impl Strategy<Value = Vec<Message>> {
     })
 }
 
-/// Without what a repair puts at the end of a history that stops too early.
+/// Removes the messages that a repair appends to a history that ends too early.
 fn without_ending(mut messages: Vec<Message>) -> Vec<Message> {
     let is_closing = match messages.last() {
         Some(Message::Results(replies)) => replies.iter().any(|reply| reply.text == UNKNOWN_OUTCOME_TEXT),
@@ -316,7 +316,7 @@ fn without_ending(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-/// The messages with all ids blotted out.
+/// The messages with all ids replaced.
 fn without_ids(messages: &[Message]) -> Vec<Message> {
     let mut messages = messages.to_vec();
     for message in &mut messages {
@@ -343,7 +343,7 @@ proptest! {
         if let Some(RepairedHistory { messages: sent, notes }) = repaired_messages {
             prop_assert_eq!(check(&sent), Ok(()));
             prop_assert_eq!(repair(&sent), None);
-            // Whatever else than an id was changed is told.
+            // Every change other than of an id is noted.
             prop_assert!(!notes.is_empty() || without_ids(&sent) == without_ids(&messages));
         }
     }
@@ -430,10 +430,10 @@ async fn reasoning_survives_a_repair_byte_for_byte() {
         let said = ask(&model, &repaired_messages(&messages), true).await;
         let id = ids_of(&said.blocks).concat();
         messages.push(Message::Assistant { model: "m".into(), blocks: said.blocks });
-        // A fault before each next answer.
+        // A fault before each following answer.
         messages.extend([Message::user(" "), results(&[(&id, "green"), ("stray", "red")])]);
     }
-    // Two answers in a row, each with its reasoning.
+    // Two adjacent answers, each with its reasoning.
     for _ in 0..2 {
         provider.enqueue(Reply::new().thinking("So.").text("Done."));
         let said = ask(&model, &repaired_messages(&messages), true).await;
@@ -453,7 +453,8 @@ async fn reasoning_survives_a_repair_byte_for_byte() {
     assert_eq!(last.matches(r#""type":"thinking""#).count(), 5, "{last}");
     assert_eq!(last.matches(r#""type":"redacted_thinking""#).count(), 3, "{last}");
 
-    // In the middle of a turn the calls go to another model, which neither sees the reasoning nor is asked to think.
+    // In the middle of a turn, the calls are sent to another model, which neither gets the reasoning nor is asked
+    // to think.
     messages.truncate(4);
     let model = anthropic("another", &provider);
     ask(&model, &repaired_messages(&messages), true).await;

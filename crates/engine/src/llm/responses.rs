@@ -1,5 +1,5 @@
-//! The OpenAI Responses protocol (<https://platform.openai.com/docs/api-reference/responses>), without anything
-//! stored at the provider: each request has the whole conversation.
+//! The OpenAI Responses protocol (<https://platform.openai.com/docs/api-reference/responses>), stateless: nothing
+//! is stored at the provider, and each request contains the whole conversation.
 
 mod decoding;
 
@@ -18,7 +18,7 @@ use super::profile::{Effort, ModelProfile, Thinking};
 use super::{Block, ChatModel, Content, EventStream, Message, Request, ToolDeclaration, ToolReply};
 use crate::fault_injection::{self, Mutation};
 
-/// The least bound of an answer that the provider takes
+/// The smallest output limit that the provider accepts, in tokens
 /// (<https://platform.openai.com/docs/api-reference/responses/create>).
 const MIN_OUTPUT_TOKENS: u64 = 16;
 
@@ -29,7 +29,8 @@ pub(super) struct OpenAiResponses {
 }
 
 impl OpenAiResponses {
-    /// `base` is the vendor's address or one that stands in for it, as the vendor's SDKs take it: with `/v1`.
+    /// Creates a model. `base` is the vendor's address or a substitute, in the form that the vendor's SDKs take:
+    /// with `/v1`.
     pub(super) fn new(base: &str, profile: ModelProfile, key: Option<SecretString>) -> Self {
         let endpoint = Endpoint {
             url: format!("{}/responses", base.trim_end_matches('/')),
@@ -79,10 +80,10 @@ fn request_body<'a>(profile: &ModelProfile, request: &Request<'a>) -> RequestBod
         }
     }
     if profile.thinking != Thinking::Off {
-        // Models that do not reason refuse to be asked for it ("Encrypted content is not supported with this model").
+        // Models without reasoning refuse this field ("Encrypted content is not supported with this model").
         insert(&mut body, "include", json!(["reasoning.encrypted_content"]));
     }
-    // A question beside the conversation is to be answered and not pondered.
+    // An auxiliary call is to be answered without long reasoning.
     let effort = match (profile.thinking, request.thinking, request.allow_tool_calls) {
         (Thinking::Effort(effort) | Thinking::Adaptive(effort), true, _) => Some(effort),
         (Thinking::Effort(_) | Thinking::Adaptive(_), false, false) => Some(Effort::Low),
@@ -124,7 +125,7 @@ fn input_items(model: &str, message: &Message) -> Vec<Value> {
     }
 }
 
-/// What a person gave, as a part of a message.
+/// Converts a user's content to a message part.
 fn content_part(content: &Content) -> Option<Value> {
     Some(match OutgoingContent::from_content(content)? {
         OutgoingContent::Text(text) | OutgoingContent::PlainText { name: None, text } => input_text(&text),
@@ -147,7 +148,7 @@ fn input_text(text: &str) -> Value {
     json!({"type": "input_text", "text": text})
 }
 
-/// A result is a text where it can be: the other form is younger, and not all compatible servers know it.
+/// A result is sent as a text if possible: the other form is newer, and not all compatible servers support it.
 fn function_call_output(reply: &ToolReply) -> Value {
     let text = Some(reply.text.as_str()).filter(|text| !is_blank(text));
     let remarks: Vec<Value> = reply.remarks.iter().filter_map(content_part).collect();
@@ -161,17 +162,17 @@ fn function_call_output(reply: &ToolReply) -> Value {
 
 fn answer_items(blocks: &[Block], same_model: bool) -> Vec<Value> {
     let mut items: Vec<Value> = blocks.iter().filter_map(|block| answer_item(block, same_model)).collect();
-    // Reasoning that leads to nothing is refused ("was provided without its required following item").
+    // Reasoning without a following item is refused ("was provided without its required following item").
     while items.last().is_some_and(|item| item["type"] == "reasoning") {
         items.pop();
     }
     items
 }
 
-/// A block as it is sent back; none if the provider would refuse it.
+/// A block as it is sent back; `None` if the provider would refuse it.
 fn answer_item(block: &Block, same_model: bool) -> Option<Value> {
     match block {
-        // What the model itself gave stays: its reasoning is refused without the very item that it led to.
+        // The same model's blank text is kept: its reasoning is refused without the very item that followed it.
         Block::Text { text, .. } if is_blank(text) && !same_model => None,
         Block::Text { text, signature } => {
             let content = json!([{"type": "output_text", "text": text}]);

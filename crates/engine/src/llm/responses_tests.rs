@@ -1,4 +1,4 @@
-//! What is sent, as the protocol's documentation shows it, and what of an answer goes back.
+//! Requests, compared with the protocol's documentation, and the parts of an answer that are sent back.
 
 use contract::CallId;
 use pretty_assertions::assert_eq;
@@ -11,7 +11,7 @@ use super::super::{ToolSpec, ToolUse};
 use super::decoding::tests::{STREAM, ended, stream};
 use super::*;
 
-/// The body of a request, as it is read.
+/// The parsed body of a request.
 fn body(profile: &ModelProfile, request: &Request<'_>) -> Value {
     json!(super::request_body(profile, request))
 }
@@ -32,7 +32,7 @@ fn request(messages: &[Message]) -> Request<'_> {
     }
 }
 
-/// The input that is sent of these to the model `m`.
+/// The input that is sent to the model `m` for these messages.
 fn sent(messages: &[Message]) -> Value {
     body(&profile(Thinking::Effort(Effort::High)), &request(messages))["input"].clone()
 }
@@ -92,7 +92,7 @@ fn a_whole_request_has_the_documented_form() {
         "tool_choice": "none",
     });
     assert_eq!(body(&profile(Thinking::Effort(Effort::High)), &full), expected);
-    // A model that cannot reason, without tools, with a bound below the provider's least.
+    // A model without reasoning, without tools, and with a limit below the provider's minimum.
     let plain =
         Request { thinking: true, max_output: Some(1), allow_tool_calls: false, ..request(&messages) };
     let expected = json!({
@@ -135,7 +135,7 @@ fn what_a_stream_gave_goes_back_as_it_came() {
         json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Paris?"}]});
     let expected = [&[user.clone(), reasoning, signed_remark][..], &rest].concat();
     assert_eq!(sent(&messages), json!(expected));
-    // Another model sees neither the reasoning nor what only its author understands.
+    // Another model gets neither the reasoning nor data that only the author of the answer understands.
     let other = ModelProfile { model: "other".into(), ..profile(Thinking::Effort(Effort::High)) };
     let expected = [&[user, warning][..], &rest].concat();
     assert_eq!(body(&other, &request(&messages))["input"], json!(expected));
@@ -154,7 +154,7 @@ fn reasoning_that_the_provider_would_refuse_stays_here() {
         reasoning(Some("{}")),
         Block::RedactedThinking { data: "ZGF0YQ==".into() },
         text("Yes."),
-        // It leads to nothing.
+        // No item follows this reasoning.
         reasoning(Some(sealed)),
     ];
     let messages = [Message::Assistant { model: "m".into(), blocks }, Message::user(" ")];
@@ -164,7 +164,7 @@ fn reasoning_that_the_provider_would_refuse_stays_here() {
     let messages =
         [Message::Assistant { model: "m".into(), blocks: vec![reasoning(Some(sealed)), call("c")] }];
     assert_eq!(sent(&messages)[0]["encrypted_content"], "g");
-    // What the provider gave without its sealed form is shown, and not sent back.
+    // Reasoning without its encrypted form is displayed, but not sent back.
     let done = |item: Value| {
         stream(&[json!({"type": "response.output_item.done", "item": item}), ended("completed", None)])
     };

@@ -1,7 +1,7 @@
-//! The `scripted` provider: answers from a file of rules, with no network and no cost.
+//! The `scripted` provider: answers from a file of rules, without network and cost.
 //!
-//! It is what `roundhouse up` runs without a key, and the products' test mode. It goes through the same gateway
-//! and the same turn as any other. `docs/scripted-provider.md` describes the rules for their authors.
+//! `roundhouse up` uses it if no key is set, and it is the test mode for products. It runs through the same
+//! gateway and turns as any other provider. `docs/scripted-provider.md` describes the rules for their authors.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::{
     Request, StreamEvent, TokenUsage, ToolUse, estimate,
 };
 
-/// The script that is used where `LLM_SCRIPT_PATH` names none.
+/// The script that is used if `LLM_SCRIPT_PATH` is not set.
 const BUILT_IN_SCRIPT: &str = include_str!("scripted.yaml");
 
 /// A script that cannot be used.
@@ -28,22 +28,22 @@ pub enum ScriptError {
     /// The file cannot be read.
     #[error("the script {file} (LLM_SCRIPT_PATH) cannot be read: {reason}")]
     Unreadable {
-        /// The file.
+        /// The path of the script.
         file: PathBuf,
-        /// Why.
+        /// The I/O error.
         reason: std::io::Error,
     },
-    /// The file is not a script.
+    /// The file is not a valid script.
     #[error("the script {file} (LLM_SCRIPT_PATH) is not valid: {reason}")]
     Invalid {
-        /// The file.
+        /// The path of the script.
         file: PathBuf,
-        /// Why.
+        /// What is invalid, for a person.
         reason: String,
     },
 }
 
-/// Rules, the first of which that matches answers.
+/// A list of rules; the first one that matches determines the answer.
 #[derive(Debug)]
 pub struct Script {
     rules: Vec<Rule>,
@@ -64,11 +64,11 @@ struct ScriptFile {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleEntry {
-    /// A regular expression over the user's message; absent: every message.
+    /// A regular expression that the user's message must match; absent: every message matches.
     #[serde(default)]
     when: String,
-    /// What the model says: the first entry to the user's message, each next one to the results of the tools
-    /// that the one before called. After the last entry the last one repeats.
+    /// The answers: the first one responds to the user's message, each next one to the results of the tools that
+    /// the previous one called. The last answer repeats.
     answers: Vec<ScriptedAnswer>,
 }
 
@@ -81,10 +81,10 @@ struct ScriptedAnswer {
     text: String,
     #[serde(default)]
     tools: Vec<ScriptedCall>,
-    /// A pause before each word.
+    /// The delay before each word, in milliseconds.
     #[serde(default)]
     delay_ms: u64,
-    /// A failure in place of the answer's end.
+    /// A failure instead of the end of the answer.
     error: Option<ScriptedError>,
 }
 
@@ -103,7 +103,7 @@ enum ScriptedError {
     Auth,
     /// The request is refused.
     Refused,
-    /// The account has no credit.
+    /// The account's quota is exhausted.
     Quota,
     /// The provider is overloaded.
     Busy,
@@ -112,14 +112,14 @@ enum ScriptedError {
 }
 
 impl Script {
-    /// Reads a script from a file.
+    /// Loads a script from a file.
     pub fn load(file: &Path) -> Result<Self, ScriptError> {
         let text = std::fs::read_to_string(file)
             .map_err(|reason| ScriptError::Unreadable { file: file.to_owned(), reason })?;
         Self::parse(&text).map_err(|reason| ScriptError::Invalid { file: file.to_owned(), reason })
     }
 
-    /// The default script, which shows what an engine can do.
+    /// Returns the built-in script, which demonstrates what an engine can do.
     pub fn built_in() -> Result<Self, ScriptError> {
         Self::parse(BUILT_IN_SCRIPT)
             .map_err(|reason| ScriptError::Invalid { file: "scripted.yaml".into(), reason })
@@ -138,7 +138,7 @@ impl Script {
         Ok(Self { rules })
     }
 
-    /// The answer to a conversation, with what its rule captured filled in.
+    /// The answer to a conversation, with the rule's captures filled in.
     fn answer(&self, messages: &[Message]) -> ScriptedAnswer {
         let asked = messages.iter().rposition(|message| matches!(message, Message::User { .. }));
         let (said, since) = match asked.and_then(|at| messages.split_at_checked(at)) {
@@ -183,14 +183,14 @@ impl ScriptedAnswer {
     }
 }
 
-/// See the module.
+/// A model that answers according to a script.
 pub struct ScriptedModel {
     model: String,
     script: Script,
 }
 
 impl ScriptedModel {
-    /// A model called `model` that follows `script`.
+    /// Creates a model called `model` that follows `script`.
     pub fn new(model: String, script: Script) -> Self {
         Self { model, script }
     }
@@ -205,7 +205,7 @@ impl ChatModel for ScriptedModel {
         Ok(())
     }
 
-    // Its rules are written for what a user says.
+    // The rules are written for messages of a user.
     fn can_plan(&self) -> bool {
         false
     }
@@ -224,7 +224,7 @@ impl ChatModel for ScriptedModel {
     }
 }
 
-/// Nobody bills these tokens; about four bytes each make the figures plausible.
+/// Nobody bills these tokens; about four bytes per token make the numbers plausible.
 fn prompt_tokens(request: &Request<'_>) -> u64 {
     let bytes = request.messages.iter().map(|message| match message {
         Message::User { content } => content_bytes(content),

@@ -1,4 +1,4 @@
-//! Rules, captures, steps and failures of scripts, and the built-in one.
+//! Rules, captures, steps and failures of scripts, and the built-in script.
 
 use futures::StreamExt as _;
 use pretty_assertions::assert_eq;
@@ -15,7 +15,7 @@ fn user(text: &str) -> Message {
     Message::user(text)
 }
 
-/// All parts of the answer to `messages`.
+/// All events of the answer to `messages`.
 async fn collect_events(script: Script, messages: &[Message]) -> Vec<Result<StreamEvent, ModelError>> {
     let request = Request {
         system: "s",
@@ -29,7 +29,7 @@ async fn collect_events(script: Script, messages: &[Message]) -> Vec<Result<Stre
     ScriptedModel::new("scripted".into(), script).stream(&request).collect().await
 }
 
-/// The whole answer.
+/// The complete answer.
 async fn answer(script: Script, messages: &[Message]) -> Answer {
     match collect_events(script, messages).await.pop() {
         Some(Ok(StreamEvent::Done(answer))) => answer,
@@ -37,7 +37,7 @@ async fn answer(script: Script, messages: &[Message]) -> Answer {
     }
 }
 
-/// The conversation goes on with the answer's calls, each with this result.
+/// Continues the conversation with the answer's calls, each of which has this result.
 fn push_tool_results(messages: &mut Vec<Message>, answer: &Answer, result: &str) {
     messages.push(Message::Assistant { model: "scripted".into(), blocks: answer.blocks.clone() });
     let reply = |call: &ToolUse| ToolReply {

@@ -1,13 +1,13 @@
-//! What holds for the calls of every answer, whatever protocol it came over.
+//! Rules for the tool calls of every answer, independent of the protocol.
 
 use std::collections::HashSet;
 
 use super::{Answer, Block, ToolUse};
 
-/// The longest name of a tool that every provider takes, in bytes.
+/// The maximum length of a tool's name that every provider accepts, in bytes.
 const MAX_TOOL_NAME_BYTES: usize = 64;
 
-/// Whether every provider takes this as the name of a tool.
+/// Whether every provider accepts this name for a tool.
 pub(crate) fn is_tool_name(name: &str) -> bool {
     (1..=MAX_TOOL_NAME_BYTES).contains(&name.len()) && name.chars().all(is_tool_name_char)
 }
@@ -16,7 +16,7 @@ fn is_tool_name_char(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_' || character == '-'
 }
 
-/// Leaves out a call that a provider told twice, and gives one a name under which it can be sent back.
+/// Removes calls that a provider sent twice, and makes the names of the others valid for sending them back.
 pub(super) fn normalize_calls(answer: &mut Answer) {
     let mut told = HashSet::new();
     answer.blocks.retain_mut(|block| match block {
@@ -28,8 +28,9 @@ pub(super) fn normalize_calls(answer: &mut Answer) {
     });
 }
 
-/// A model may call what is none of its tools, such as `multi_tool_use.parallel`. Under such a name vendors would refuse
-/// the history for ever; under another one it must not be run, for the model did not call that.
+/// Replaces an invalid tool name. A model may call something that is not one of its tools, such as
+/// `multi_tool_use.parallel`. Vendors would refuse such a name in every later request, and under another name the
+/// call must not run, because the model did not call that tool.
 fn sanitize_name(call: &mut ToolUse) {
     if is_tool_name(&call.name) {
         return;

@@ -1,21 +1,23 @@
-//! A tool's schema in the form that every vendor takes. Pure.
+//! Converts a tool's schema to the subset of JSON Schema that every vendor accepts. Pure.
 //!
-//! Schemas of tools that others wrote use all of JSON Schema, and vendors refuse a whole request for one of them: for
-//! alternatives at the root (Anthropic, OpenAI), a root that is no object (all), names of properties beyond
-//! `[A-Za-z0-9_.-]{1,64}` (Anthropic), arrays without `items` (OpenAI), references (Gemini), and for what is no JSON
-//! Schema at all. What a model is told of an input may be less than what is checked when it calls.
+//! The schemas of third-party tools use all of JSON Schema, and vendors refuse a whole request because of one of
+//! them: for alternatives at the root (Anthropic, OpenAI), a root that is not an object (all), property names
+//! other than `[A-Za-z0-9_.-]{1,64}` (Anthropic), arrays without `items` (OpenAI), references (Gemini), and for
+//! invalid JSON Schema. The declared schema may be less strict than the one that a call's input is validated
+//! against.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-/// How deep a schema may go.
+/// The maximum depth of a schema.
 const MAX_DEPTH: usize = 24;
-/// The longest schema, in bytes of JSON. Of a longer one only its root's properties are told, without their own.
+/// The maximum size of a schema, in bytes of JSON. Of a larger one only the properties of the root are declared,
+/// without their own schemas.
 const MAX_SCHEMA_BYTES: usize = 32 * 1024;
-/// How many schemas may be written out where they are referred to: each can refer to others.
+/// The maximum number of references that are inlined: each may contain further ones.
 const MAX_INLINED_REFS: usize = 200;
-/// Keywords that say something of a schema as a document, not of a value.
+/// Keywords that describe the schema as a document, not a value.
 const DOCUMENT_KEYWORDS: [&str; 10] = [
     "$schema",
     "$id",
@@ -31,7 +33,8 @@ const DOCUMENT_KEYWORDS: [&str; 10] = [
 /// Keywords whose values are lists of schemas.
 const COMPOSITION_KEYWORDS: [&str; 3] = ["anyOf", "oneOf", "allOf"];
 
-/// See the module. What is no object's schema becomes that of any object.
+/// Normalizes a tool's input schema for all vendors. A schema that is not an object's becomes the schema of any
+/// object.
 pub(crate) fn normalised(schema: &Value) -> Value {
     let mut written = SchemaNormalizer { root: schema, inlined: 0 };
     let mut root = match written.normalize_schema(schema, 0) {
@@ -48,7 +51,7 @@ pub(crate) fn normalised(schema: &Value) -> Value {
     if whole.to_string().len() > MAX_SCHEMA_BYTES { outline(&whole) } else { whole }
 }
 
-/// The names of the root's properties and their descriptions, for a schema that is too long.
+/// The names and descriptions of the root's properties, for a schema that is too large.
 fn outline(schema: &Value) -> Value {
     let mut left = MAX_SCHEMA_BYTES / 2;
     let mut kept = Map::new();
@@ -67,7 +70,7 @@ fn outline(schema: &Value) -> Value {
     json!({"type": "object", "properties": kept})
 }
 
-/// Writes a schema anew, what it refers to in its place.
+/// Rewrites a schema with its references inlined.
 struct SchemaNormalizer<'a> {
     root: &'a Value,
     inlined: usize,
@@ -75,7 +78,7 @@ struct SchemaNormalizer<'a> {
 
 impl SchemaNormalizer<'_> {
     fn normalize_schema(&mut self, schema: &Value, depth: usize) -> Value {
-        // `true` takes anything, as does what is not understood.
+        // `true` accepts anything, and so does a schema that is not understood.
         let Value::Object(from) = schema else { return json!({}) };
         if depth >= MAX_DEPTH {
             return json!({});
@@ -101,7 +104,8 @@ impl SchemaNormalizer<'_> {
         Value::Object(to)
     }
 
-    /// What a reference within the document refers to. One that goes round in a circle ends as anything.
+    /// The schema behind a reference within the document. A circular reference becomes a schema that accepts
+    /// anything.
     fn inline_ref(&mut self, reference: &Value, from: &Map<String, Value>, depth: usize) -> Value {
         let pointer = reference.as_str().and_then(|reference| reference.strip_prefix('#'));
         let root = self.root;
@@ -118,7 +122,7 @@ impl SchemaNormalizer<'_> {
         to
     }
 
-    /// A keyword's value; none if it says nothing that vendors take.
+    /// Normalizes the value of a keyword; `None` if it has no form that vendors accept.
     fn normalize_keyword(&mut self, keyword: &str, value: &Value, depth: usize) -> Option<Value> {
         match (keyword, value) {
             ("properties", Value::Object(properties)) => {
@@ -127,7 +131,7 @@ impl SchemaNormalizer<'_> {
                     takes.map(|(name, property)| (name.clone(), self.normalize_schema(property, depth)));
                 Some(Value::Object(written.collect()))
             }
-            // A list of schemas, one for each place, is told as one for all.
+            // A list of schemas, one per position, becomes a single schema for all positions.
             ("items", Value::Array(places)) => {
                 Some(places.first().map_or_else(|| json!({}), |first| self.normalize_schema(first, depth)))
             }
@@ -171,14 +175,14 @@ impl SchemaNormalizer<'_> {
                 | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties",
                 Value::Number(_),
             ) => Some(value.clone()),
-            // What is written in another form, or is not JSON Schema's.
+            // Malformed keywords, and those that are not part of JSON Schema.
             _ => None,
         }
     }
 }
 
-/// Takes alternatives at the root apart: an object of any of them is an object with their properties, of which only
-/// those are required that all of them require.
+/// Merges alternatives at the root: any one of several objects becomes one object with the properties of all, of
+/// which only those are required that every alternative requires.
 fn flatten_composition(root: &mut Map<String, Value>) {
     for keyword in COMPOSITION_KEYWORDS {
         let Some(Value::Array(schemas)) = root.remove(keyword) else { continue };
@@ -212,7 +216,7 @@ fn string_set(list: Option<&Value>) -> BTreeSet<String> {
     list.filter_map(|name| name.as_str().map(str::to_owned)).collect()
 }
 
-/// Leaves of what is required only what there is, each once.
+/// Removes unknown and duplicate names from `required`.
 fn retain_known_required(schema: &mut Map<String, Value>) {
     let Some(required) = schema.remove("required") else { return };
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };

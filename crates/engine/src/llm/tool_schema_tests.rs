@@ -94,7 +94,7 @@ fn a_schema_that_is_too_long_keeps_its_outline() {
     assert_eq!(normal["properties"]["p0"], json!({"type": "string", "description": "x".repeat(400)}));
 }
 
-/// JSON that looks like schemas, of right and wrong forms.
+/// JSON that resembles schemas, both valid and malformed.
 fn schemas() -> impl Strategy<Value = Value> {
     let keyword = prop::sample::select(vec![
         "type",
@@ -134,7 +134,7 @@ fn schemas() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What all vendors ask of a schema.
+/// The common requirements of all vendors.
 fn check(schema: &Value, is_root: bool) -> Result<(), String> {
     let Value::Object(schema) = schema else { return Err(format!("not an object: {schema}")) };
     if is_root && schema.get("type") != Some(&json!("object")) {
@@ -175,7 +175,7 @@ proptest! {
     fn whatever_it_was_it_is_a_schema_that_vendors_take(schema in schemas()) {
         let normal = normalised(&schema);
         prop_assert_eq!(check(&normal, true), Ok(()), "{}", normal);
-        // It is in its last form.
+        // Normalization is idempotent.
         prop_assert_eq!(normalised(&normal), normal);
     }
 }

@@ -1,4 +1,4 @@
-//! Connections with leave, from the request for it to their end, as the endpoints drive them.
+//! OAuth connections from the request for consent to their end, as the endpoints drive them.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ async fn connect(assets: &Mcp) -> Result<ConnectOutcome, McpError> {
     with_deadline(assets.connect(connect)).await
 }
 
-/// Asks for leave, which the user gives: what the browser comes back with.
+/// Requests consent, which the user gives; returns the callback.
 async fn obtain_consent(rig: &OAuthFixture) -> Callback {
     match connect(&rig.mcp).await.unwrap() {
         ConnectOutcome::AuthorizationRequired { authorization_url, .. } => {
@@ -37,7 +37,7 @@ fn requires_authorization(outcome: &Result<ConnectOutcome, McpError>) -> bool {
     matches!(outcome, Ok(ConnectOutcome::AuthorizationRequired { .. }))
 }
 
-/// The status that is shown, and what is wrong.
+/// Returns the status and error of the connection as shown.
 fn shown_status(rig: &OAuthFixture) -> Option<(ConnectionStatus, Option<String>)> {
     let connection = rig.mcp.connections().unwrap().pop()?;
     Some((connection.status, connection.error))
@@ -80,7 +80,7 @@ async fn who_connects_a_server_that_is_down_is_told_so_and_not_sent_away_for_lea
 
     rig.auth_server.behavior().is_down = false;
     assert!(matches!(connect(&rig.mcp).await, Ok(ConnectOutcome::Connected { .. })));
-    // The authorization server is down, and the token has ended.
+    // The authorization server is down, and the token has expired.
     rig.auth_server.behavior().token_response = Some((503, String::new()));
     rig.advance_clock(3_600.0);
     rig.mcp.0.clients.drop_client(SERVER_NAME);
@@ -104,7 +104,7 @@ async fn who_connects_a_server_that_takes_the_token_no_more_is_asked_for_leave()
     assert_eq!(shown_status(&rig).unwrap().0, ConnectionStatus::Expired);
     with_deadline(rig.mcp.callback(obtain_consent(&rig).await)).await.unwrap();
 
-    // It refuses whatever token it is shown.
+    // The server rejects every token.
     rig.auth_server.behavior().rejects_tokens = true;
     rig.mcp.0.clients.drop_client(SERVER_NAME);
     assert!(requires_authorization(&connect(&rig.mcp).await));
@@ -116,7 +116,7 @@ async fn who_connects_a_server_that_takes_the_token_no_more_is_asked_for_leave()
 async fn leave_for_a_connection_that_was_just_ended_is_not_taken() {
     let rig = OAuthFixture::new().await;
     let callback = obtain_consent(&rig).await;
-    // Somebody is ending it, and comes first.
+    // Another caller is ending the connection, and comes first.
     let turn = rig.connections.lock_server(SERVER_NAME).await;
     let assets = rig.mcp.clone();
     let finishing = tokio::spawn(async move { assets.callback(callback).await });
@@ -132,16 +132,16 @@ async fn leave_for_a_connection_that_was_just_ended_is_not_taken() {
     assert_eq!((shown_status(&rig), rig.auth_server.request_count("POST /as/token")), (None, 0));
 }
 
-/// What happens while others happen.
+/// An event that can occur while others are in progress.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Callback,
     Denied,
     Connect,
     Disconnect,
-    /// The catalog names no server any more.
+    /// The catalog no longer names the server.
     ServerRemoved,
-    /// The catalog means another one by the name.
+    /// The catalog uses the name for another server.
     ServerChanged,
     /// The catalog names the server again.
     ServerRestored,
@@ -159,7 +159,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Has it happen, once others have had so many turns.
+/// Lets the event occur, after others have made this many steps.
 fn perform(
     rig: &OAuthFixture,
     callback: &Callback,
@@ -199,7 +199,7 @@ fn perform(
     happening.boxed()
 }
 
-/// What is on record is whole, is what is shown, and can be gone on from.
+/// Checks that the stored state is consistent, agrees with what is shown, and can be continued from.
 async fn check_consistency(rig: &mut OAuthFixture) {
     let brain = rig.brain();
     let rows = brain.connections().unwrap();
@@ -227,7 +227,7 @@ async fn check_consistency(rig: &mut OAuthFixture) {
     let brain = rig.brain();
     assert_eq!(brain.connections().unwrap(), []);
     assert_eq!(brain.authorization_started_at(SERVER_NAME).unwrap(), None);
-    // Nor is anything good any more that was ever given.
+    // All tokens that were ever issued are invalid.
     assert_eq!(rig.auth_server.active_grant_count(), 0);
     rig.assert_no_violations();
 }

@@ -1,7 +1,7 @@
-//! Clients of tool servers: one per server, made when it is first needed and gone when it is idle.
+//! Clients of MCP servers: one per server, created at first use and closed when idle.
 //!
-//! A server is not trusted: whatever it does, a call ends in time with a reason, and the next one gets a client that
-//! works. Nothing that a server may have done already is asked of it again, unless it is the same twice.
+//! A server is not trusted: whatever it does, a call ends in time with a reason, and the next call gets a working
+//! client. A request that may already have taken effect is not sent again, unless it is idempotent.
 
 mod call;
 mod connect;
@@ -38,14 +38,14 @@ use connect::{Connector, NewSession};
 use failure::CallFailure;
 use session::Session;
 
-/// The most bytes of a message of a server.
+/// The maximum size of a server's message, in bytes.
 const MAX_MESSAGE_BYTES: usize = 8 * 1024 * 1024;
-/// How long a client is kept that nobody needs.
+/// How long an unused client is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
-/// Why something fails while its connection is removed or renewed.
+/// The error of requests whose connection is removed or renewed meanwhile.
 const CONNECTION_ENDED: &str = "the connection was ended";
 
-/// See the module.
+/// The clients of all servers. Clones share them.
 #[derive(Clone)]
 pub(super) struct Clients(Arc<Inner>);
 
@@ -56,70 +56,70 @@ struct Inner {
     slots: Mutex<HashMap<String, Arc<ClientSlot>>>,
 }
 
-/// How long things may take.
+/// Time limits.
 #[derive(Clone, Copy)]
 struct Timeouts {
-    /// That nobody needs a client.
+    /// How long an unused client is kept.
     idle: Duration,
-    /// That a server is connected.
+    /// For connecting to a server.
     connect: Duration,
 }
 
-/// A server's place among the clients.
+/// The client of one server, if any, and the state of its connection attempts.
 #[derive(Default)]
 struct ClientSlot {
-    /// Ends whatever is in it.
+    /// Ends the client and any attempt to connect.
     cancellation: CancellationToken,
-    /// Held while a client is made: who needs it too waits for that.
+    /// Held while a client is created; others who need it wait.
     connector: tokio::sync::Mutex<Connector>,
     session: Mutex<Option<Arc<Session>>>,
 }
 
-/// A call of a tool.
+/// A call of a server's tool.
 #[derive(Clone)]
 pub(super) struct ToolCall<'a> {
     pub(super) id: CallId,
     /// The tool's name at the server.
     pub(super) tool: &'a str,
     pub(super) input: Value,
-    /// What a person answered to what the server asked last, if it asked.
+    /// The person's answer to the server's last question, if it asked one.
     pub(super) answer: Option<&'a str>,
-    /// Whether there is a person who can be asked.
+    /// Whether a person can be asked.
     pub(super) may_elicit: bool,
-    /// Whether doing it twice is as good as once.
+    /// Whether a second call has the same effect as one.
     pub(super) idempotent: bool,
 }
 
-/// How far a call came.
+/// The outcome of a call so far.
 #[derive(Debug)]
 pub(super) enum CallOutcome {
-    /// To its end: what the model is told.
+    /// The call is done; the text is for the model.
     Done(String),
-    /// To a question for a person. Called again with the same id and the answer, it goes on.
+    /// The server asks a person a question. A call with the same id and the answer continues it.
     Ask(Question),
 }
 
-/// Why a server did not do what it was asked to.
+/// Why a request to a server failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ClientError {
-    /// It cannot be reached, does not answer, answers nonsense, or refuses.
+    /// The server is unreachable, does not answer, answers nonsense, or refuses.
     #[error("{0}")]
     Failed(String),
-    /// It does not take what shows it who the user is, or wants more leave.
+    /// The server rejects the credentials, or requires further permissions.
     #[error("{0}")]
     Unauthorized(String),
-    /// The tool says that it failed.
+    /// The tool reports that it failed.
     #[error("{0}")]
     Tool(String),
-    /// What shows it who the user is cannot be had.
+    /// No credentials are available.
     #[error(transparent)]
     Auth(#[from] AuthError),
 }
 
-/// Who wants a client.
+/// The purpose for which a client is needed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClientPurpose {
-    /// The user connects the server: what there is about it is put aside.
+    /// The user connects the server, which overrides the circuit breaker.
     Connect,
     /// The agent calls a tool.
     Call,
@@ -138,7 +138,7 @@ impl Clients {
         Self(Arc::new(Inner { connections, sandbox: leash, timeouts: times, slots: Mutex::default() }))
     }
 
-    /// Asks a server for its tools; a client is made where there is none.
+    /// Lists a server's tools, creating a client if there is none.
     pub(super) async fn list_tools(
         &self,
         spec: &Arc<McpServerSpec>,
@@ -150,7 +150,7 @@ impl Clients {
                 (live, None) => {
                     let Some(_in_use) = live.acquire() else { continue };
                     match live.list_tools().await {
-                        // It may be the client's own fault: a new one shows.
+                        // The existing client may be at fault: the request is repeated with a new one.
                         Err(error) => live.transport_state.end(error.to_string()),
                         listed => return listed,
                     }
@@ -159,7 +159,7 @@ impl Clients {
         }
     }
 
-    /// Calls a tool of a server. Dropped, the call is cancelled.
+    /// Calls a tool of a server. Dropping the future cancels the call.
     pub(super) async fn call(
         &self,
         spec: &Arc<McpServerSpec>,
@@ -185,7 +185,7 @@ impl Clients {
             drop(in_use);
             match gone {
                 CallFailure::NotSent(reason) if again && !is_new => live.transport_state.end(reason),
-                // Not where it was disconnected meanwhile, or is another one by now.
+                // Not if the server was disconnected meanwhile, or the name now stands for another one.
                 CallFailure::OutcomeUnknown(_)
                     if again && call.idempotent && self.0.connections.identity_matches(spec) => {}
                 lost => {
@@ -199,7 +199,7 @@ impl Clients {
         }
     }
 
-    /// Ends the client of a server, if there is one; what it has under way fails.
+    /// Closes the client of a server, if any; its pending requests fail.
     pub(super) fn drop_client(&self, server: &str) {
         let slot = self.slots().remove(server);
         if let Some(slot) = slot {
@@ -207,7 +207,7 @@ impl Clients {
         }
     }
 
-    /// The tools that the client of a server has listed are on record: from now on changes of them are.
+    /// Marks that the client's first list of tools is stored; from now on it stores changes.
     pub(super) fn mark_tools_recorded(&self, server: &str) {
         let slot = self.slots().get(server).cloned();
         if let Some(live) = slot.and_then(|slot| slot.session().clone()) {
@@ -215,7 +215,7 @@ impl Clients {
         }
     }
 
-    /// Gives up a call that waits for a person, if it does: it is cancelled at its server.
+    /// Cancels a call that waits for a person, if there is one, at its server.
     pub(super) fn cancel_suspended(&self, call: CallId) {
         let slots: Vec<_> = self.slots().values().cloned().collect();
         for slot in slots {
@@ -224,7 +224,7 @@ impl Clients {
         }
     }
 
-    /// Ends all of them.
+    /// Closes all clients.
     pub(super) fn close(&self) {
         let slots = std::mem::take(&mut *self.slots());
         for slot in slots.into_values() {
@@ -232,7 +232,7 @@ impl Clients {
         }
     }
 
-    /// Goes on with a call that waited for a person's answer.
+    /// Resumes a call that waited for a person's answer.
     async fn resume_call(
         &self,
         spec: &Arc<McpServerSpec>,
@@ -259,7 +259,7 @@ impl Clients {
         }
     }
 
-    /// A client for a call, and whether it is new; how the connection fares by that is taken down.
+    /// Returns a client for a call, and whether it is new; records a failure to connect in the connection.
     async fn client_for_call(
         &self,
         spec: &Arc<McpServerSpec>,
@@ -288,7 +288,7 @@ impl Clients {
         }
     }
 
-    /// The client of a server; with the server's tools where it was made just now.
+    /// Returns the client of a server, with the server's tools if the client was just created.
     async fn client(
         &self,
         spec: &Arc<McpServerSpec>,
@@ -317,7 +317,7 @@ impl Clients {
         }
         record.wait_to_start(purpose == ClientPurpose::Connect).await?;
         let (leash, times) = (self.0.sandbox.as_deref(), self.0.timeouts);
-        // Large, and seldom run.
+        // The future is large, and seldom needed.
         let connecting = Box::pin(record.connect(spec, access, leash, &slot.cancellation, times.connect));
         let connected = connecting.await;
         let NewSession { session: live, service, tools } =
@@ -335,7 +335,7 @@ impl Clients {
         Ok((live, Some(tools)))
     }
 
-    /// What the model is told of a call without a result.
+    /// Returns the error for the model about a call without a result.
     async fn call_error(
         &self,
         spec: &McpServerSpec,
@@ -374,7 +374,7 @@ impl ClientSlot {
     }
 }
 
-/// Goes on with a call; where it asks something it waits, and the client with it.
+/// Drives a call; if it asks a question, it is suspended, and the client is kept for it.
 async fn drive_call(
     live: &Arc<Session>,
     mut under_way: Call,
@@ -387,7 +387,7 @@ async fn drive_call(
     Ok(called)
 }
 
-/// Says whose failure it is.
+/// Prefixes an error with the server's name.
 fn with_server_name(spec: &McpServerSpec, error: ClientError) -> ClientError {
     let failed = |reason: String| format!("the tool server `{}` failed: {reason}", spec.name);
     match error {

@@ -1,4 +1,4 @@
-//! Clients and servers that are programs: good ones, and bad ones of every kind.
+//! Tests of clients with servers that are programs: good ones, and faulty ones of every kind.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::catalog::{ApiKeyLocation, Auth, McpServerSpec, Secret, Transport};
 use crate::mcp::request_auth::RequestAuth;
 use crate::testing::{can_run_python_servers, with_deadline};
 
-/// A server that answers each call with its name.
+/// A server that answers each call with the tool's name.
 const ECHO_SERVER: &str = "serve(lambda call: answer(call, text(call['params']['name'])))";
 
-/// A server that may take three seconds for each request.
+/// Limits each request to three seconds.
 fn with_short_timeout(spec: &Arc<McpServerSpec>) -> Arc<McpServerSpec> {
     Arc::new(McpServerSpec { timeout: Duration::from_secs(3), ..McpServerSpec::clone(spec) })
 }
 
-/// A server that does `harm` at its first call, and answers all others.
+/// Returns a server that does `harm` at its first call, and answers all others.
 fn misbehaving_server(harm: &str) -> String {
     format!(
         r#"
@@ -153,7 +153,7 @@ async fn a_program_that_ends_at_once_is_left_alone_after_three_times() {
     let reason = expect_failure(rig.call(&spec, "echo").await);
     assert!(reason.contains("left alone") && reason.contains("exit code 3"), "{reason}");
     assert_eq!(rig.notes().len(), tried);
-    // Somebody who connects it insists.
+    // A user who connects the server overrides the circuit breaker.
     let spec = rig.program_spec(ECHO_SERVER);
     rig.connect(&spec).await;
     assert_eq!(rig.call_text(&spec, "echo").await, "echo");
@@ -200,7 +200,8 @@ async fn a_connection_that_failed_recovers() {
     assert_eq!(rig.status(), ConnectionStatus::Connected);
 }
 
-/// Asserts that a call that is done harm ends in time with a reason that says `why`, and that the next one works.
+/// Asserts that a call to such a server ends in time with a reason that contains `why`, and that the next call
+/// works.
 async fn assert_survives(harm: &str, why: &str) {
     if !can_run_python_servers() {
         return;
@@ -253,7 +254,7 @@ async fn a_call_survives_endless_requests() {
     assert_survives(flood, "the tool server `server` failed").await;
 }
 
-/// One that does not read what it is sent, so that nothing can be sent any more, is ended all the same.
+/// A server that does not read its input, so that nothing can be sent any more, is ended nevertheless.
 #[tokio::test]
 async fn a_program_that_reads_nothing_is_ended() {
     if !can_run_python_servers() {
@@ -423,7 +424,7 @@ async fn of_absurd_tools_only_those_that_can_be_used_are_taken() {
     assert_eq!(tools[2].description.len(), 4096);
 }
 
-/// A server that asks in the middle of a call, and gives what it was answered.
+/// Returns a server that elicits an answer during a call, and returns it.
 fn eliciting_server(schema: &str) -> String {
     format!(
         r#"
@@ -479,7 +480,7 @@ async fn a_call_that_is_given_up_while_it_waits_holds_up_nothing() {
     let mut asks = tool_call("echo", json!({}));
     expect_question(rig.call_with(&spec, &asks).await);
     rig.clients.cancel_suspended(asks.id);
-    // The server waits for the answer no more: it takes the next call, and asks again.
+    // The server no longer waits for the answer: it accepts the next call, and asks again.
     expect_question(rig.call(&spec, "echo").await);
     assert_eq!(rig.start_count(), 1);
     asks.answer = Some("red");

@@ -1,4 +1,4 @@
-//! The user's connections: in the brain, and as far as turns need them in memory.
+//! The user's connections: stored in the brain and cached in memory for turns.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,13 +19,13 @@ use crate::catalog::McpServerSpec;
 use crate::store::{AuthorizationRow, Brain, ConnectionRow, Durability, WriteError, WriteTx};
 use crate::tools::WebAllowlist;
 
-/// How long an authorization may take.
+/// How long an authorization may stay pending.
 const AUTHORIZATION_TTL: Duration = Duration::from_mins(10);
-/// What authorizations and registrations are sealed for.
+/// The purpose to which the seals of authorizations and registrations are bound.
 const AUTHORIZATION_SEAL_PURPOSE: &str = "authorization";
 const REGISTRATION_SEAL_PURPOSE: &str = "registration";
 
-/// See the module.
+/// The connections of an engine.
 pub(super) struct Connections {
     brain: Brain,
     vault: Option<Arc<Vault>>,
@@ -33,11 +33,11 @@ pub(super) struct Connections {
     web_allowlist: WebAllowlist,
     cached: Mutex<Vec<CachedConnection>>,
     generation: AtomicU64,
-    /// Held from the look at what is known until its change is stored and known: changes come one after the other.
+    /// Held from reading the cached state until its change is stored and cached, which serializes changes.
     write_lock: tokio::sync::Mutex<()>,
-    /// By servers' names: held by who connects one, finishes an authorization for it, or disconnects it.
+    /// Locks by server name, held while a server is connected, authorized or disconnected.
     server_locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// What goes on whether or not somebody waits for it.
+    /// Work that continues whether or not a caller waits for it.
     tasks: TaskTracker,
 }
 
@@ -53,7 +53,7 @@ struct CachedConnection {
     created_at: Timestamp,
 }
 
-/// A server's turn to be changed: see [`Connections::lock_server`].
+/// The lock of a server: see [`Connections::lock_server`].
 pub(super) type ServerLock = tokio::sync::OwnedMutexGuard<()>;
 
 impl Connections {
@@ -81,12 +81,12 @@ impl Connections {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// There may be other tools than before.
+    /// Signals that the set of tools may have changed.
     pub(super) fn bump_generation(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether credentials can be kept.
+    /// Whether credentials can be stored.
     pub(super) fn can_seal(&self) -> bool {
         self.vault.is_some()
     }
@@ -99,12 +99,12 @@ impl Connections {
         &self.clock
     }
 
-    /// What may be reached although it is not public.
+    /// Returns the addresses that may be reached although they are not public.
     pub(super) fn web_allowlist(&self) -> &WebAllowlist {
         &self.web_allowlist
     }
 
-    /// Does something to its end, also where nobody waits for it any more.
+    /// Runs a future to completion, even if nobody waits for it any more.
     pub(super) fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -112,12 +112,12 @@ impl Connections {
         self.tasks.spawn(task)
     }
 
-    /// Whether the engine ends: what could not be stored any more is not to be begun.
+    /// Whether the engine is stopping: nothing should begin whose result could not be stored.
     pub(super) fn is_closing(&self) -> bool {
         self.tasks.is_closed()
     }
 
-    /// Waits until all that was begun so has ended, for so long at most.
+    /// Waits until all spawned work has ended, for at most `patience`.
     pub(super) async fn close(&self, patience: Duration) {
         self.tasks.close();
         if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
@@ -125,7 +125,7 @@ impl Connections {
         }
     }
 
-    /// Waits until nobody else changes what there is of a server.
+    /// Waits until nobody else changes this server's connection, and locks it.
     pub(super) async fn lock_server(&self, server: &str) -> ServerLock {
         self.server_lock(server).lock_owned().await
     }
@@ -135,7 +135,7 @@ impl Connections {
         Arc::clone(turns.entry(server.to_owned()).or_default())
     }
 
-    /// All of them, the oldest first.
+    /// Returns all connections, oldest first.
     pub(super) fn list(&self) -> Result<Vec<Connection>, rusqlite::Error> {
         let known = self.cached().clone();
         known.into_iter().map(|known| self.to_api(known)).collect()
@@ -144,7 +144,7 @@ impl Connections {
     fn to_api(&self, known: CachedConnection) -> Result<Connection, rusqlite::Error> {
         let CachedConnection { id, server, mut status, mut error, tools, created_at, .. } = known;
         if status == ConnectionStatus::Pending {
-            // An authorization that is just being finished has been taken already.
+            // An authorization that is just being completed has already been taken.
             let is_being_finished = self.server_lock(&server).try_lock().is_err();
             if !is_being_finished && !self.has_pending_authorization(&server)? {
                 status = ConnectionStatus::Expired;
@@ -155,7 +155,7 @@ impl Connections {
         Ok(Connection { connection: id, server, status, tools, created_at, error })
     }
 
-    /// Whether the user has been asked for leave and has not answered yet.
+    /// Whether the user was asked for consent and has not answered yet.
     pub(super) fn has_pending_authorization(&self, server: &str) -> Result<bool, rusqlite::Error> {
         let begun = self.brain.authorization_started_at(server)?;
         Ok(begun.is_some_and(|begun| begun > self.authorization_cutoff()))
@@ -173,23 +173,24 @@ impl Connections {
         self.cached().iter().find(|known| known.id == connection).map(|known| known.server.clone())
     }
 
-    /// Whether the connection to a server, if there is one, is to the one that the catalog means now.
+    /// Whether the connection to a server, if there is one, is to the server that the catalog currently means.
     pub(super) fn identity_matches_or_absent(&self, spec: &McpServerSpec) -> bool {
         self.find(&spec.name).is_none_or(|known| known.identity == identity(spec))
     }
 
-    /// Whether there is a connection to the server that the catalog means now.
+    /// Whether there is a connection to the server that the catalog currently means.
     pub(super) fn identity_matches(&self, spec: &McpServerSpec) -> bool {
         self.find(&spec.name).is_some_and(|known| known.identity == identity(spec))
     }
 
-    /// The tools of a server, as it last listed them.
+    /// Returns the tools of a server, as it last listed them.
     pub(super) fn tools(&self, spec: &McpServerSpec) -> Vec<Arc<ToolDefinition>> {
         let known = self.find(&spec.name).filter(|known| known.identity == identity(spec));
         known.map(|known| known.tools.to_vec()).unwrap_or_default()
     }
 
-    /// What is kept of the user for a server; none where it is not for the server that the catalog means now.
+    /// Returns the stored credentials for a server; `None` if they belong to another server than the catalog's
+    /// current one.
     pub(super) fn credentials(
         &self,
         spec: &McpServerSpec,
@@ -200,13 +201,14 @@ impl Connections {
         Ok(Credentials::open(vault, spec, &sealed))
     }
 
-    /// What is kept for the server of this name, whichever the catalog means by it: to be given back to who gave it.
+    /// Returns the credentials stored under this server name, whichever server the catalog means by it, so that
+    /// they can be revoked at their issuer.
     pub(super) fn orphaned_credentials(&self, server: &str) -> Option<CredentialSecret> {
         let sealed = self.brain.credentials(server).ok().flatten()?;
         Credentials::open_any(self.vault.as_ref()?, server, &sealed).map(Credentials::into_secret)
     }
 
-    /// The server answers, and has these tools.
+    /// Stores a connection to a server that has answered, with these tools.
     pub(super) async fn establish(
         self: &Arc<Self>,
         spec: &McpServerSpec,
@@ -229,12 +231,12 @@ impl Connections {
         Ok(())
     }
 
-    /// The user is asked for leave: there is a connection, if only one that waits.
+    /// Records that the user was asked for consent: if there is no connection, a pending one is created.
     pub(super) async fn mark_pending(self: &Arc<Self>, spec: &McpServerSpec) -> Result<(), WriteError> {
         let identity = identity(spec);
         let waits = move |before: Option<CachedConnection>, new: CachedConnection| match before {
             None => Some(CachedConnection { identity, ..new }),
-            // What only waits waits for the server that is meant now.
+            // A pending connection waits for the server that the catalog currently means.
             Some(known) if known.status == ConnectionStatus::Pending => {
                 Some(CachedConnection { identity, ..known })
             }
@@ -243,7 +245,8 @@ impl Connections {
         self.update(&spec.name, None, waits).await
     }
 
-    /// No leave was given: a connection that only waited for it is gone. Whoever says so has the server's turn.
+    /// Removes a connection that was only waiting for a consent that was denied. The caller holds the server's
+    /// lock.
     pub(super) async fn remove_if_unauthorized(&self, server: &str) -> Result<(), McpError> {
         let only_waits = self.status(server) == Some(ConnectionStatus::Pending)
             && self.brain.credentials(server)?.is_none()
@@ -254,8 +257,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Keeps new credentials for the connection to a server; whether it is still there. They are on record when this is
-    /// done, also against power loss: what they came in the place of may be good no more.
+    /// Stores new credentials for the connection to a server; returns whether it still exists. They are durable on
+    /// return, even against power loss, because the credentials that they replace may be invalid already.
     pub(super) async fn store_credentials(
         &self,
         spec: &McpServerSpec,
@@ -267,7 +270,8 @@ impl Connections {
         Ok(self.brain.write_with_durability(Durability::PowerLoss, write).await?)
     }
 
-    /// The leave for a server is over: what is kept says so, and the connection, at one go.
+    /// Records in one transaction that the consent for a server has ended, in the credentials and in the
+    /// connection.
     pub(super) async fn expire(
         self: &Arc<Self>,
         spec: &McpServerSpec,
@@ -279,8 +283,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Something is wrong with the connection to a server, if there is one. That it has expired is not covered up by what
-    /// fails for that. What cannot be stored is known until the engine ends.
+    /// Records a failure of the connection to a server, if there is one. It does not hide the status "expired",
+    /// which may be the failure's cause. If it cannot be stored, it is known in memory until the engine stops.
     pub(super) async fn record_failure(
         self: &Arc<Self>,
         server: &str,
@@ -317,12 +321,12 @@ impl Connections {
         self.update(server, sealed, noted).await
     }
 
-    /// The connection to a server is well again, and has these tools.
+    /// Records that the connection to a server works again, with these tools.
     pub(super) async fn record_recovery(self: &Arc<Self>, spec: &McpServerSpec, tools: Vec<ToolDefinition>) {
         self.record_tools(spec, tools, true).await;
     }
 
-    /// The server has other tools now.
+    /// Records that the server has other tools now.
     pub(super) async fn update_tools(self: &Arc<Self>, spec: &McpServerSpec, tools: Vec<ToolDefinition>) {
         self.record_tools(spec, tools, false).await;
     }
@@ -344,7 +348,7 @@ impl Connections {
         }
     }
 
-    /// Forgets a connection and all that belongs to it, what a person allowed its tools for good too.
+    /// Removes a connection and everything that belongs to it, including the lasting grants of its tools.
     pub(super) async fn remove(&self, server: &str) -> Result<(), WriteError> {
         let _alone = self.write_lock.lock().await;
         let (name, tools) = (server.to_owned(), tool_name_prefix(server));
@@ -359,9 +363,9 @@ impl Connections {
         Ok(())
     }
 
-    /// Changes what there is of the connection to a server into what `to` makes of it and of a new one that waits, with
-    /// credentials where there are some; not at all where that gives none. It is done to its end also where the caller
-    /// goes away, so that memory and brain agree.
+    /// Replaces the connection to a server by the result of `to`, which gets the existing connection and a new
+    /// pending one, and stores credentials with it if there are some; changes nothing if `to` returns `None`. It
+    /// runs to completion even if the caller goes away, so that memory and brain agree.
     async fn update(
         self: &Arc<Self>,
         server: &str,
@@ -386,7 +390,7 @@ impl Connections {
         change.await.unwrap_or_else(ended)
     }
 
-    /// Has turns know of a connection as it is now.
+    /// Makes turns see a connection's new state.
     fn publish(&self, known: CachedConnection) {
         let mut all = self.cached();
         match all.iter_mut().find(|other| other.server == known.server) {
@@ -397,7 +401,7 @@ impl Connections {
         self.bump_generation();
     }
 
-    /// A new connection that waits for leave.
+    /// Returns a new connection that waits for consent.
     fn new_pending(&self, server: &str) -> CachedConnection {
         CachedConnection {
             id: ConnectionId::new(),
@@ -410,7 +414,7 @@ impl Connections {
         }
     }
 
-    /// Keeps what finishes an authorization, under the hash of its `state`.
+    /// Stores a pending authorization under the hash of its `state`.
     pub(super) async fn store_authorization(
         &self,
         server: &str,
@@ -424,7 +428,7 @@ impl Connections {
         Ok(())
     }
 
-    /// Takes what finishes an authorization, and its server; it is given once, and for ten minutes.
+    /// Takes a pending authorization and its server; this succeeds once, and within ten minutes.
     pub(super) async fn take_authorization(
         &self,
         state_hash: &str,
@@ -440,13 +444,13 @@ impl Connections {
         Ok(begun.ok().map(|begun| (row.server, begun)))
     }
 
-    /// Who the engine is at an authorization server, if it was registered there.
+    /// Returns the engine's client registration at an authorization server, if any.
     pub(super) fn registration(&self, issuer: &str) -> Result<Option<zeroize::Zeroizing<String>>, McpError> {
         let Some(sealed) = self.brain.client_registration(issuer)? else { return Ok(None) };
         Ok(self.vault()?.open(issuer, REGISTRATION_SEAL_PURPOSE, &sealed).ok())
     }
 
-    /// Keeps who the engine is at an authorization server, or forgets it.
+    /// Stores or removes the engine's client registration at an authorization server.
     pub(super) async fn store_registration(
         &self,
         issuer: &str,
@@ -494,7 +498,7 @@ impl CachedConnection {
 
     fn to_row(&self) -> ConnectionRow {
         let Self { id, server, status, error, identity, tools, created_at } = self.clone();
-        // Strings and JSON values can always be written.
+        // Strings and JSON values can always be serialized.
         let tools: Vec<&ToolDefinition> = tools.iter().map(|tool| &**tool).collect();
         let tools = serde_json::to_string(&tools).unwrap_or_else(|_| "[]".into());
         ConnectionRow { id, server, status, error, identity, tools, created_at }

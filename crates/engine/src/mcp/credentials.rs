@@ -1,4 +1,4 @@
-//! What is kept of the user for a server, sealed in the brain.
+//! The user's credentials for a server, sealed in the brain.
 
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
@@ -9,24 +9,24 @@ use super::McpError;
 use crate::catalog::{McpServerSpec, Secret, Transport};
 use crate::fingerprint;
 
-/// What the seal is bound to beside the server's name.
+/// The purpose to which the seal is bound, beside the server's name.
 const SEAL_PURPOSE: &str = "credentials";
-/// The longest key that is taken, in bytes.
+/// The maximum length of an API key, in bytes.
 const MAX_API_KEY_BYTES: usize = 16 * 1024;
 
-/// What is kept, and of whom it is: it is shown to nobody else, also where the catalog names another one by the same
-/// name.
+/// A secret and the server that it belongs to: it is sent to no other server, even if the catalog uses the same
+/// name for another one.
 pub(super) struct Credentials {
     audience: String,
     secret: CredentialSecret,
 }
 
-/// What is kept.
+/// The secret itself.
 #[derive(Clone)]
 pub(super) enum CredentialSecret {
-    /// The user's key.
+    /// The user's API key.
     ApiKey(SecretString),
-    /// Tokens and what refreshes them, as JSON.
+    /// OAuth tokens and what refreshes them, as JSON.
     OAuthTokens(SecretString),
 }
 
@@ -51,7 +51,7 @@ impl Credentials {
         Self { audience: audience(spec), secret: held }
     }
 
-    /// What is kept, to be shown to nobody but who gave it.
+    /// Returns the secret, to be sent only to its issuer.
     pub(super) fn into_secret(self) -> CredentialSecret {
         self.secret
     }
@@ -66,13 +66,13 @@ impl Credentials {
         vault.seal(server, SEAL_PURPOSE, &text)
     }
 
-    /// What was sealed for the server; none where it does not open, or is another server's.
+    /// Opens the credentials sealed for the server; `None` if they cannot be opened or belong to another server.
     pub(super) fn open(vault: &Vault, spec: &McpServerSpec, sealed: &str) -> Option<CredentialSecret> {
         let kept = Self::open_any(vault, &spec.name, sealed)?;
         (kept.audience == audience(spec)).then_some(kept.secret)
     }
 
-    /// What was sealed for the server of this name, whichever that is now.
+    /// Opens the credentials sealed under this server name, whichever server that is now.
     pub(super) fn open_any(vault: &Vault, server: &str, sealed: &str) -> Option<Self> {
         let text = vault.open(server, SEAL_PURPOSE, sealed).ok()?;
         let read: DeserializedCredentials = serde_json::from_str(&text).ok()?;
@@ -86,7 +86,8 @@ impl Credentials {
     }
 }
 
-/// Who is shown what is kept: an address, or a program with all that it is started with.
+/// Returns a text that identifies the recipient of the secret: an address, or a program with its whole
+/// configuration.
 fn audience(spec: &McpServerSpec) -> String {
     let values: Vec<&str> = match &spec.transport {
         Transport::Http { .. } => Vec::new(),
@@ -95,8 +96,8 @@ fn audience(spec: &McpServerSpec) -> String {
     fingerprint::hash(&[&identity(spec), &values.join("\0")])
 }
 
-/// Which server it is, as a hash: its address, or its program with the names of what that is started with. What the
-/// operator sets for it may change.
+/// Returns a hash that identifies a server: its address, or its program with the names of its settings. The values
+/// that the operator sets for it may change.
 pub(super) fn identity(spec: &McpServerSpec) -> String {
     match &spec.transport {
         Transport::Http { url, .. } => fingerprint::hash(&["http", url.as_str()]),
@@ -112,7 +113,7 @@ pub(super) fn identity(spec: &McpServerSpec) -> String {
     }
 }
 
-/// A key that can be sent in a header.
+/// Checks that an API key can be sent in a header.
 pub(super) fn validate_api_key(key: String) -> Result<SecretString, McpError> {
     let fits =
         (1..=MAX_API_KEY_BYTES).contains(&key.len()) && key.bytes().all(|byte| (0x21..0x7f).contains(&byte));

@@ -1,41 +1,41 @@
-//! A tool as its server describes it, checked and bounded.
+//! The definition of a tool as its server describes it, validated and bounded.
 //!
-//! What a server says is believed as far as it can be used: a definition that cannot be is left out, never the server.
+//! Whatever is usable of a server's list is used: a definition that is not is left out, never the whole server.
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// The most tools of a server.
+/// The maximum number of a server's tools.
 pub(super) const MAX_TOOLS: usize = 512;
-/// The most bytes of a tool's definition, and of all of a server's.
+/// The maximum size of a tool's definition, and of all definitions of a server, in bytes.
 pub(super) const MAX_TOOL_BYTES: usize = 64 * 1024;
 pub(super) const MAX_TOTAL_BYTES: usize = 2 * 1024 * 1024;
-/// The most characters of a name, as the protocol has it.
+/// The maximum length of a name, in characters, as in the protocol.
 const MAX_NAME_CHARS: usize = 128;
-/// The most bytes of a description that are kept.
+/// The maximum length of a description that is kept, in bytes.
 const MAX_DESCRIPTION_BYTES: usize = 4 * 1024;
-/// How many faulty definitions the log names.
+/// How many invalid definitions the log names.
 const MAX_LOGGED_FAULTS: usize = 5;
 
-/// See the module.
+/// A server's tool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ToolDefinition {
     /// Its name at the server.
     pub(crate) name: String,
-    /// What it is for.
+    /// Its description.
     pub(crate) description: String,
-    /// The JSON Schema of its input, for an object.
+    /// The JSON Schema of its input, which is an object.
     pub(crate) input_schema: Value,
-    /// Whether the server says that it only reads.
+    /// Whether the server declares it read-only.
     pub(crate) read_only: bool,
-    /// Whether the server says that running it twice is as good as once.
+    /// Whether the server declares it idempotent.
     pub(crate) idempotent: bool,
 }
 
-/// Faults of one kind in what a server lists: their number, and the first of them. The log gets them as one line, however
-/// many there are.
+/// Faults of one kind in a server's list: their number, and the first of them. They are logged as one line,
+/// however many there are.
 #[derive(Default)]
 struct DefinitionFaults {
     count: usize,
@@ -57,7 +57,7 @@ impl DefinitionFaults {
     }
 }
 
-/// What can be used of what a server lists, in its order; the log says how many others there are, and names the first.
+/// Returns the usable tools of a server's list, in its order; logs the number of the others and the first of them.
 pub(super) fn validate_tools(server: &str, listed: &[Value]) -> Vec<ToolDefinition> {
     let mut tools: Vec<ToolDefinition> = Vec::new();
     let mut names = HashSet::new();
@@ -98,7 +98,8 @@ pub(super) fn validate_tools(server: &str, listed: &[Value]) -> Vec<ToolDefiniti
     tools
 }
 
-/// Reads one tool of `tools/list`, and whether its input schema could be taken; or says what is wrong with it.
+/// Parses one tool of `tools/list`; returns also whether its input schema was usable, or the reason why it is
+/// invalid.
 fn parse_definition(tool: &Value) -> Result<(ToolDefinition, bool), String> {
     let name = tool.get("name").and_then(Value::as_str).ok_or("one has no name")?;
     if !is_valid_name(name) {
@@ -119,7 +120,7 @@ fn parse_definition(tool: &Value) -> Result<(ToolDefinition, bool), String> {
     Ok((definition, schema_taken))
 }
 
-/// The schema, if it is one for objects.
+/// Returns the schema, if it is one for objects.
 fn object_schema(schema: &Value) -> Option<Value> {
     let fields = schema.as_object()?;
     let is_object = fields.get("type").is_none_or(|kind| kind == "object");
@@ -132,20 +133,20 @@ fn object_schema(schema: &Value) -> Option<Value> {
     Some(Value::Object(fields))
 }
 
-/// Whether it is a name that people and logs can be shown.
+/// Whether a name can be shown to people and in logs.
 fn is_valid_name(name: &str) -> bool {
     let visible = |character: char| character.is_ascii_graphic() || character.is_alphanumeric();
     (1..=MAX_NAME_CHARS).contains(&name.chars().count()) && name.chars().all(visible)
 }
 
-/// The first `most` bytes of a text, less what would cut a character.
+/// Returns the first `most` bytes of a text, cut at a character boundary.
 pub(super) fn truncate_to_bytes(text: &str, most: usize) -> &str {
     text.get(..text.floor_char_boundary(most)).unwrap_or_default()
 }
 
 impl ToolDefinition {
     fn size(&self) -> usize {
-        // Strings and JSON values can always be written.
+        // Strings and JSON values can always be serialized.
         serde_json::to_vec(self).map_or(0, |bytes| bytes.len())
     }
 }

@@ -1,4 +1,4 @@
-//! Definitions as servers send them.
+//! Tests of definitions as servers send them.
 
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,9 +1,8 @@
-//! Leave that the user gives at an authorization server, as the Model Context Protocol has it (revision 2026-07-28).
+//! OAuth authorization as the Model Context Protocol specifies it (revision 2026-07-28).
 //!
-//! `rmcp` finds the authorization server and writes the request for leave. The requests for tokens are made here: the
-//! SDK logs codes and what comes with tokens, reckons by the system's clock alone, does not tell an engine that the
-//! authorization server has forgotten from other failures, and keeps what a callback needs only as long as its manager
-//! lives.
+//! `rmcp` discovers the authorization server and builds the authorization request. Token requests are made here:
+//! the SDK logs codes and token responses, relies on the system clock alone, does not distinguish an unknown
+//! client from other failures, and keeps the state that a callback needs only as long as its manager lives.
 
 mod discovery;
 #[cfg(test)]
@@ -43,30 +42,30 @@ use oauth_client::OAuthClient;
 use registration::RegistrationRequest;
 use token_manager::{ManagedTokenSource, TokenManager};
 
-/// Nobody can be sent back.
+/// There is no address to redirect users to.
 pub(super) const NO_REDIRECT_BASE: McpError = McpError::NotConfigured(
     "nobody can be sent back from an authorization server: OAUTH_REDIRECT_BASE_URL is not set. Set it to the product's \
      own address, whose backend forwards /assets/oauth/callback to the engine",
 );
-/// There is no metadata to be served.
+/// There is no client metadata to serve.
 const NO_CLIENT_METADATA: McpError = McpError::NotConfigured(
     "the engine has no metadata to be known by: OAUTH_CLIENT_METADATA_URL is not set. Set it to the https address at \
      which the product serves them",
 );
-/// Where people are sent back to, behind the product's address.
+/// The path of the callback, relative to the product's address.
 const CALLBACK_PATH: &str = "assets/oauth/callback";
-/// How long it may take to find an authorization server and to register there.
+/// The time limit for discovery and registration.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The most bytes of a `state` or a code.
+/// The maximum length of a `state` or a code, in bytes.
 const MAX_PARAMETER_BYTES: usize = 8 * 1024;
 
-/// See the module.
+/// The OAuth flows of all servers.
 pub(super) struct OAuth {
     connections: Arc<Connections>,
     directory: Arc<ServerDirectory>,
     redirect_base: Option<Url>,
     client_metadata_url: Option<Url>,
-    /// By the servers' names.
+    /// The token managers by server name.
     token_managers: Mutex<HashMap<String, Arc<TokenManager>>>,
 }
 
@@ -74,26 +73,26 @@ pub(super) struct OAuth {
 pub(super) struct CompletedAuthorization {
     /// The server.
     pub(super) spec: Arc<McpServerSpec>,
-    /// Where the user's browser is to be sent.
+    /// Where to redirect the user's browser.
     pub(super) redirect_to: Option<Url>,
-    /// The server's turn, which lasts until its tools are known.
+    /// The server's lock, held until its tools are known.
     pub(super) server_lock: ServerLock,
 }
 
-/// What finishes an authorization, as it is kept until the user comes back.
+/// The state of an authorization, kept until the user comes back.
 #[derive(Serialize, Deserialize)]
 struct PendingAuthorization {
-    /// The tool server's address: by its name, the catalog may mean another one by then.
+    /// The MCP server's address: by then the catalog may use its name for another one.
     url: Url,
     party: OAuthClient,
-    /// Whether the answer must say who gives it.
+    /// Whether the answer must name its issuer.
     says_issuer: bool,
     verifier: Zeroizing<String>,
     redirect_uri: Url,
     redirect_to: Option<Url>,
 }
 
-/// What the user comes back with.
+/// The parameters with which the user comes back.
 enum CallbackResult {
     Code(Zeroizing<String>),
     Denied(String),
@@ -114,14 +113,14 @@ impl OAuth {
         }
     }
 
-    /// Begins an authorization: where the user is to give leave.
+    /// Begins an authorization; returns the URL at which the user gives consent.
     pub(super) async fn authorize(
         &self,
         spec: &Arc<McpServerSpec>,
         redirect_to: Option<Url>,
     ) -> Result<ConnectOutcome, McpError> {
         let state = random_state()?;
-        // It is large, and waits long.
+        // The future is large, and waits long.
         let asking = tokio::time::timeout(
             DISCOVERY_TIMEOUT,
             Box::pin(self.prepare_authorization(spec, redirect_to, &state)),
@@ -172,7 +171,8 @@ impl OAuth {
                 registration::metadata_client(address)
             }
             (None, _) => {
-                // An authorization server that has forgotten the engine tells the user so, and sends nobody back.
+                // An authorization server that has forgotten the engine shows the user an error and redirects
+                // nobody, so a pending authorization may mean that the stored registration is useless.
                 let force_new = self.connections.has_pending_authorization(&spec.name)?;
                 let (at, redirect_uri) = (registered_at.as_str(), &redirect_uri);
                 let wanted = RegistrationRequest { issuer_key: at, redirect_uri, scopes: &scopes, force_new };
@@ -204,7 +204,7 @@ impl OAuth {
         Ok((request.url, begun))
     }
 
-    /// Finishes an authorization: the tokens are on record when this is done.
+    /// Completes an authorization: the tokens are stored on return.
     pub(super) async fn finish(&self, callback: Callback) -> Result<CompletedAuthorization, McpError> {
         let Callback { code, state, iss, error, error_description } = callback;
         let state = required_parameter("state", state)?;
@@ -220,12 +220,12 @@ impl OAuth {
         if self.connections.is_closing() {
             return Err(McpError::Stopping);
         }
-        // Taken before anything else is done: it is good once.
+        // Taken before anything else is done: it can be used once.
         let taken = self.connections.take_authorization(&hash_state(&state)).await?;
         let (server, begun) = taken.ok_or(McpError::InvalidState)?;
         let turn = self.connections.lock_server(&server).await;
         if self.connections.id(&server).is_none() {
-            // It was disconnected while this waited: what would be given now nobody could give back.
+            // The server was disconnected meanwhile: new tokens could not be revoked by anybody.
             return Err(McpError::InvalidState);
         }
         match self.complete_authorization(&server, &begun, answer, iss.as_deref()).await {
@@ -247,7 +247,7 @@ impl OAuth {
         let begun: PendingAuthorization = serde_json::from_str(begun).map_err(|_| McpError::InvalidState)?;
         let spec = self.directory.find(server).filter(|spec| oauth_server_url(spec) == Some(&begun.url));
         let spec = spec.ok_or(McpError::InvalidState)?;
-        // As RFC 9207 has it, section 2.4: an error too counts only from the server that was asked.
+        // RFC 9207, section 2.4: even an error counts only if it comes from the server that was asked.
         match (iss, begun.party.issuer.as_deref()) {
             (None, _) if !begun.says_issuer => {}
             (Some(iss), Some(issuer)) if iss == issuer => {}
@@ -289,7 +289,7 @@ impl OAuth {
         }
     }
 
-    /// Gives the tokens of a server's connection, and refreshes them.
+    /// Returns a source of the tokens of a server's connection, which refreshes them.
     pub(super) fn token_source(&self, spec: &Arc<McpServerSpec>) -> Arc<dyn TokenSource> {
         match oauth_server_url(spec) {
             Some(url) => Arc::new(ManagedTokenSource(self.token_manager(spec, url))),
@@ -297,26 +297,26 @@ impl OAuth {
         }
     }
 
-    /// Revokes the tokens of a server's connection, where its authorization server lets that be done.
+    /// Revokes the tokens of a server's connection, if its authorization server supports that.
     pub(super) async fn revoke(&self, spec: &Arc<McpServerSpec>) {
         if let Some(url) = oauth_server_url(spec) {
             self.token_manager(spec, url).revoke().await;
         }
     }
 
-    /// Revokes what is kept for a server that the catalog does not mean any more.
+    /// Revokes tokens stored for a server that the catalog does not name any more.
     pub(super) async fn revoke_orphaned_tokens(&self, server: &str) {
         let Some(grant) =
             self.connections.orphaned_credentials(server).as_ref().and_then(Grant::from_credential)
         else {
             return;
         };
-        // Where its server was is not known any more; the tokens came from here.
+        // The server's address is not known any more; the tokens came from this endpoint.
         let from = (&grant.party.token_endpoint, self.connections.web_allowlist());
         token_manager::revoke_tokens(server, &grant, from).await;
     }
 
-    /// What the product is to serve at `OAUTH_CLIENT_METADATA_URL`.
+    /// Returns the metadata that the product has to serve at `OAUTH_CLIENT_METADATA_URL`.
     pub(super) fn client_metadata(&self) -> Result<Value, McpError> {
         let redirect_uri = self.redirect_uri()?;
         let address = self.client_metadata_url.as_ref().ok_or(NO_CLIENT_METADATA)?;
@@ -332,7 +332,7 @@ impl OAuth {
         Ok(uri)
     }
 
-    /// The one who keeps the tokens of a server: there is one, so that they are refreshed once.
+    /// Returns the token manager of a server: there is only one, so that tokens are refreshed once.
     fn token_manager(&self, spec: &Arc<McpServerSpec>, url: &Url) -> Arc<TokenManager> {
         let mut token_managers = self.token_managers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(keeper) = token_managers.get(&spec.name).filter(|keeper| keeper.is_for(url)) {
@@ -345,7 +345,7 @@ impl OAuth {
     }
 }
 
-/// Has no tokens: the server needs none.
+/// A source without tokens, for a server that needs none.
 struct NoTokenSource;
 
 impl TokenSource for NoTokenSource {
@@ -364,7 +364,7 @@ fn oauth_server_url(spec: &McpServerSpec) -> Option<&Url> {
     }
 }
 
-/// Who the engine is at the authorization server of a server, where the catalog says so.
+/// Returns the client credentials that the catalog configures for a server, if any.
 fn configured_client(spec: &McpServerSpec) -> Option<&OAuthClientConfig> {
     match &spec.auth {
         Auth::OAuth { client, .. } => client.as_ref(),
@@ -372,7 +372,7 @@ fn configured_client(spec: &McpServerSpec) -> Option<&OAuthClientConfig> {
     }
 }
 
-/// 256 random bits.
+/// Returns 256 random bits.
 fn random_state() -> Result<String, McpError> {
     let mut bytes = Zeroizing::new([0_u8; 32]);
     getrandom::fill(bytes.as_mut_slice())
@@ -391,7 +391,7 @@ fn required_parameter(name: &str, value: Option<String>) -> Result<Zeroizing<Str
     })
 }
 
-/// What failed, with whose authorization it was.
+/// Prefixes an error with the server's name.
 fn with_server_name(spec: &McpServerSpec, error: McpError) -> McpError {
     match error {
         McpError::Failed(reason) => {

@@ -1,4 +1,4 @@
-//! What requests to a server carry so that it knows on whose behalf they are made.
+//! The credentials that requests to a server carry.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use contract::assets::ConnectionStatus;
 use futures::future::BoxFuture;
 use secrecy::{ExposeSecret as _, SecretString};
 
-/// See the module.
+/// The credentials for requests to one server on the user's behalf.
 #[derive(Clone)]
 pub(crate) enum RequestAuth {
-    /// Nothing.
+    /// No credentials.
     None,
-    /// The user's key.
+    /// The user's API key.
     ApiKey(SecretString),
-    /// A token, which changes.
+    /// An OAuth token, which changes.
     OAuth(Arc<dyn TokenSource>),
 }
 
 impl RequestAuth {
-    /// Whether requests with either are made on the same user's behalf, in the same way.
+    /// Whether both are the same credentials of the same user.
     pub(super) fn is_same_auth(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::None, Self::None) | (Self::OAuth(_), Self::OAuth(_)) => true,
@@ -27,7 +27,8 @@ impl RequestAuth {
         }
     }
 
-    /// How a connection is whose server does not take it: leave can be given anew.
+    /// Returns the status of a connection whose server rejects these credentials: OAuth consent can be given
+    /// again.
     pub(super) fn status_if_refused(&self) -> ConnectionStatus {
         match self {
             Self::OAuth(_) => ConnectionStatus::Expired,
@@ -36,9 +37,9 @@ impl RequestAuth {
     }
 }
 
-/// Gives tokens.
+/// A source of access tokens.
 pub(crate) trait TokenSource: Send + Sync {
-    /// A token that is good now; another one than `refused`, which the server has just refused.
+    /// Returns a currently valid token, other than `refused`, which the server has just rejected.
     fn token<'a>(
         &'a self,
         refused: Option<&'a SecretString>,
@@ -51,7 +52,7 @@ pub(crate) enum AuthError {
     /// The user must connect again.
     #[error("the leave for it is over ({0}): the user must connect it again")]
     Expired(String),
-    /// The authorization server cannot be reached now, or something else is in the way.
+    /// The authorization server is unreachable now, or something else is in the way.
     #[error("{0}")]
     Unavailable(String),
 }

@@ -1,15 +1,15 @@
-//! The tool servers that the catalog in use names.
+//! The MCP servers that the current catalog names.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::catalog::McpServerSpec;
 
-/// See the module.
+/// The servers of the current catalog.
 #[derive(Default)]
 pub(super) struct ServerDirectory(Mutex<Vec<Arc<McpServerSpec>>>);
 
 impl ServerDirectory {
-    /// Takes these servers for those that there are; those that there were before.
+    /// Replaces the servers; returns the previous ones.
     pub(super) fn replace(&self, servers: &[Arc<McpServerSpec>]) -> Vec<Arc<McpServerSpec>> {
         std::mem::replace(&mut *self.servers(), servers.to_vec())
     }

@@ -1,4 +1,4 @@
-//! A server's tool as the agent's.
+//! Makes a server's tool a tool of the agent.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::fingerprint;
 use crate::llm::ToolSpec;
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, approval};
 
-/// See the module.
+/// A tool of a connected server.
 pub(super) struct ServerTool {
     server: ServerHandle,
     definition: Arc<ToolDefinition>,
@@ -27,7 +27,7 @@ impl ServerTool {
     }
 }
 
-/// What the names of a server's tools begin with.
+/// Returns the prefix of the names of a server's tools.
 pub(super) fn tool_name_prefix(server: &str) -> String {
     format!("{server}__")
 }

@@ -15,14 +15,14 @@ use crate::agent::harness::{AgentHarness, GatedTool, OUTCOME_UNKNOWN, check_turn
 use crate::testing::{SseEvent, next_events, read_all, read_until, task_id, with_deadline};
 use crate::tools::Permission;
 
-/// A rig with a tool that wants leave and is let go by the test.
+/// Returns a harness with a tool that needs approval and is released by the test.
 async fn fixture_with_gated_tool() -> (AgentHarness, Arc<GatedTool>) {
     let gated = GatedTool::with(false, Permission::Ask);
     let rig = AgentHarness::with_tools(Wire::AnthropicMessages, vec![gated.clone()]).await;
     (rig, gated)
 }
 
-/// Begins a turn in which the tool wants leave, and reads up to the request.
+/// Begins a turn in which the tool needs approval, and reads up to the request.
 async fn run_until_hitl_request(rig: &AgentHarness) -> Vec<SseEvent> {
     rig.provider.enqueue(Reply::new().text("May I?").tool_use("gated", json!({})));
     let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
@@ -33,7 +33,7 @@ fn yes_response() -> HitlRespond {
     serde_json::from_value(json!({"task_id": "t", "answer": "yes"})).unwrap()
 }
 
-/// The requests that are listed.
+/// Returns the ids of the pending requests.
 async fn pending_ids(rig: &AgentHarness) -> Vec<HitlId> {
     rig.agent.pending_requests().await.unwrap().iter().map(|request| request.request_id).collect()
 }
@@ -55,7 +55,7 @@ async fn lesson_e03_what_waits_for_a_person_outlives_the_engine() {
         }
         rig.agent.resume().unwrap();
         assert_eq!(pending_ids(&rig).await, [request_id(&before)]);
-        // A client that comes now sees it as the first one did, and follows.
+        // A client that connects now sees the request as the first one did, and follows.
         let mut reader = rig.agent.replay(Some(task_id("t")), 0).unwrap();
         assert_eq!(read_until(&mut reader, |event| event.kind == "hitl_request").await, before);
     }
@@ -79,7 +79,7 @@ async fn lesson_e03_of_two_answers_at_once_one_is_taken() {
             rig.restart().await;
             rig.agent.resume().unwrap();
         }
-        // The tool is not let go before both are answered, so the turn is there for both.
+        // The tool is not released before both are answered, so the turn is still running for both.
         let (one, two) = with_deadline(async {
             tokio::join!(rig.agent.respond(yes_response()), rig.agent.respond(yes_response()))
         })
@@ -135,7 +135,7 @@ async fn lesson_e03_a_cancelled_request_is_resolved() {
 async fn lesson_e03_a_request_that_nobody_answers_is_resolved() {
     let (mut rig, gated) = fixture_with_gated_tool().await;
     run_until_hitl_request(&rig).await;
-    // One that expired while no engine ran.
+    // A request that expired while no engine was running.
     rig.clock.advance(Duration::from_hours(71));
     rig.restart().await;
     rig.agent.resume().unwrap();
@@ -145,7 +145,7 @@ async fn lesson_e03_a_request_that_nobody_answers_is_resolved() {
     rig.agent.resume().unwrap();
     assert_eq!(failure(&rig.replay(0).await).code, FailureCode::HitlExpired);
     assert_resolved(&rig, &gated).await;
-    // One that expires while the engine runs. Its time passes at once on the rig's clock.
+    // A request that expires while the engine is running. Its time passes at once on the harness's clock.
     rig.hitl_ttl = Duration::from_secs(9);
     rig.restart().await;
     rig.provider.enqueue(Reply::new().tool_use("gated", json!({})));
@@ -158,7 +158,7 @@ async fn lesson_e03_a_request_that_nobody_answers_is_resolved() {
     assert_resolved(&rig, &gated).await;
 }
 
-/// Asserts that nothing waits for a person, nothing was run, and the task goes on.
+/// Asserts that nothing waits for a person, nothing was run, and the task continues.
 async fn assert_resolved(rig: &AgentHarness, gated: &GatedTool) {
     assert_eq!(pending_ids(rig).await, []);
     let late = with_deadline(rig.agent.respond(yes_response())).await;
@@ -175,7 +175,7 @@ async fn a_wall_clock_that_is_set_ahead_lets_no_request_lapse() {
     let (most, year) = (rig.hitl_ttl, Duration::from_hours(365 * 24));
     let almost_all = most.saturating_sub(Duration::from_hours(1))..=most;
     rig.clock.wait_for_sleeps(1, almost_all.clone()).await;
-    // While the engine runs it is not looked at.
+    // The wall clock is not used while the engine is running.
     rig.clock.advance_wall_clock(year);
     with_deadline(rig.agent.steer(&task_id("t"), "soon".into())).await.unwrap();
     rig.clock.wait_for_sleeps(2, almost_all).await;

@@ -1,4 +1,4 @@
-//! A broken stream that doubles the text or kills the work. A client that honours `void_after` shows the text
+//! A broken stream that doubles the text or loses the work. A client that honours `void_after` shows the text
 //! once.
 
 use serde_json::json;
@@ -7,11 +7,11 @@ use strict_provider::{Fault, Reply, Wire};
 use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
 use crate::testing::{read_until, rendered_text};
 
-/// After how many deltas the provider breaks off, and whether what it says then departs from what it said.
+/// The number of deltas after which the provider breaks off, and whether its repeated answer differs.
 const BREAK_CASES: [(usize, bool); 6] =
     [(1, false), (1, true), (100, false), (100, true), (10_000, false), (10_000, true)];
 
-/// An answer of somewhat more than `deltas` deltas, the default size of which is four characters.
+/// Returns an answer of slightly more than `deltas` deltas, whose default size is four characters.
 fn answer_text(deltas: usize, last: &str) -> String {
     let words = (0..deltas).map(|number| format!("{number:3} ").split_off(0)[..4].to_owned());
     words.chain([last.to_owned()]).collect()
@@ -20,7 +20,7 @@ fn answer_text(deltas: usize, last: &str) -> String {
 #[tokio::test]
 async fn lesson_e14_a_provider_that_breaks_off_shows_its_text_once() {
     for (deltas, departs) in BREAK_CASES {
-        // The protocols do not differ in what comes of the longest ones.
+        // The protocols do not differ in the longest answers.
         for wire in WIRES.into_iter().take(if deltas > 1_000 { 1 } else { WIRES.len() }) {
             let rig = AgentHarness::new(wire).await;
             let first = answer_text(deltas, "the end as it was told first");
@@ -34,7 +34,7 @@ async fn lesson_e14_a_provider_that_breaks_off_shows_its_text_once() {
             assert!(rendered_text(&events, true) == then, "{deltas} {departs}: shown otherwise");
             let voided = events.iter().any(|event| event.phase() == Some("retrying"));
             assert_eq!(voided, departs);
-            // Who comes later is shown the same.
+            // A later client is shown the same.
             assert!(rendered_text(&rig.replay(0).await, true) == then);
             rig.provider.assert_no_refusals();
         }

@@ -1,4 +1,4 @@
-//! Cancel that does not stop. Wherever a turn is, it is over at once, and the task goes on.
+//! A cancel that does not stop. Whatever state a turn is in, it is over at once, and the task continues.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::catalog::AgentSpec;
 use crate::event_log::EventReader;
 use crate::testing::{SseEvent, can_confine, next_events, read_until, task_id, with_deadline};
 
-/// How long a cancelled turn may still go on.
+/// How long a cancelled turn may continue.
 const CANCEL_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Cancels the turn of task `t` and reads the end of its stream, which comes at once.
+/// Cancels the turn of task `t` and reads the end of its stream, which must come at once.
 async fn cancel_turn(rig: &AgentHarness, mut reader: EventReader, mut seen: Vec<SseEvent>) -> Vec<SseEvent> {
     let began = Instant::now();
     let end = async {
@@ -25,7 +25,7 @@ async fn cancel_turn(rig: &AgentHarness, mut reader: EventReader, mut seen: Vec<
             seen.extend(events);
         }
     };
-    // Where it does not come at all, nobody waits for it for long.
+    // If it does not come at all, the test does not wait long.
     assert!(tokio::time::timeout(4 * CANCEL_TIMEOUT, end).await.is_ok(), "the turn goes on");
     assert!(began.elapsed() < CANCEL_TIMEOUT, "cancelled after {:?}", began.elapsed());
     assert_eq!(seen.last().unwrap().phase(), Some("cancelled"), "{seen:#?}");
@@ -33,12 +33,12 @@ async fn cancel_turn(rig: &AgentHarness, mut reader: EventReader, mut seen: Vec<
     seen
 }
 
-/// The texts of all roles in the last request, in their order.
+/// Returns the texts of all roles in the last request, in order.
 fn last_request_text(rig: &AgentHarness) -> String {
     rig.last_request().body.to_string()
 }
 
-/// Asserts that the task goes on.
+/// Asserts that the task continues.
 async fn assert_task_continues(rig: &AgentHarness) {
     rig.provider.set_default_reply(Reply::echo());
     assert!(final_text(&rig.send("and now?").await).ends_with("and now?"));
@@ -60,7 +60,7 @@ async fn lesson_e15_a_turn_is_cancelled_while_the_model_speaks() {
         let seen = read_until(&mut reader, |event| event.kind == "text_delta").await;
         let seen = cancel_turn(&rig, reader, seen).await;
         assert_task_continues(&rig).await;
-        // What was shown of the answer is what the model is told that it said.
+        // The model sees as its own words the part of the answer that was shown.
         let shown = crate::testing::rendered_text(&seen, true);
         assert!(!shown.is_empty() && shown.len() < 28, "{shown}");
         assert!(
@@ -108,7 +108,7 @@ async fn lesson_e15_a_turn_is_cancelled_while_a_tool_runs() {
         gated.wait_for_runs(1).await;
         let seen = read_until(&mut reader, |event| event.kind == "tool_result").await;
         cancel_turn(&rig, reader, seen).await;
-        // It is dropped, so what it waits for finds nobody.
+        // The call was dropped, so this permit reaches nobody.
         gated.may_end.add_permits(1);
         assert_task_continues(&rig).await;
         assert_eq!(gated.may_end.available_permits(), 1);

@@ -1,4 +1,4 @@
-//! Leaking children. Whatever programs an agent leaves behind, none of them outlives its turn, and none outlives the
+//! Leaking child processes. Whatever programs an agent leaves behind, none of them outlives its turn or the
 //! engine, however that ends.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::testing::{SseEvent, can_confine, can_run_python_servers, own_helper, parse_sse, with_deadline};
 
 const KEY: &str = "sk-svc-right";
-/// By this variable a process knows that it is to be an engine, and where.
+/// The variable that tells a process to be an engine, and in which folder.
 const ENGINE_FOLDER_VAR: &str = "ROUNDHOUSE_TEST_ENGINE_FOLDER";
 
 /// An engine in a process of its own, which can be killed.
@@ -33,7 +33,7 @@ impl EngineProcess {
         Self::start_with(|_| ()).await
     }
 
-    /// With what `prepare` puts into its catalog.
+    /// Starts one with a catalog that `prepare` has written.
     async fn start_with(prepare: impl FnOnce(&Path)) -> Self {
         let provider = MockProvider::start().await.unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ impl Drop for EngineProcess {
     }
 }
 
-/// Not a test by itself: what an [`EngineProcess`] runs.
+/// Not a test by itself: the program of an [`EngineProcess`].
 #[tokio::test]
 async fn an_engine_to_be_killed() {
     let Some(folder) = std::env::var_os(ENGINE_FOLDER_VAR) else { return };
@@ -116,12 +116,12 @@ async fn an_engine_to_be_killed() {
     engine.serve(tokio_util::sync::CancellationToken::new()).await;
 }
 
-/// A time to sleep, in seconds, that no other process sleeps for. What a saboteur lets go of ends with it.
+/// Returns a number of seconds that no other process sleeps for. Programs left behind by a mutation end after it.
 fn unique_sleep_seconds(seconds: u32, engine: &EngineProcess) -> String {
     format!("{seconds}.{}", engine.process.id())
 }
 
-/// The processes whose command line holds `mark`, zombies left out.
+/// Returns the processes whose command line contains `mark`, without zombies.
 pub(super) fn live_processes(mark: &str) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let folder = entry.ok()?.path();
@@ -142,7 +142,7 @@ async fn wait_for_exit(mark: &str) {
     .await;
 }
 
-/// A command that leaves programs behind in every way there is, and ends.
+/// Returns a command that leaves programs behind in every possible way, and ends.
 fn orphaning_command(mark: &str) -> String {
     format!(
         "sleep {mark} & setsid sleep {mark} & nohup sleep {mark} >/dev/null 2>&1 & \
@@ -203,7 +203,7 @@ async fn lesson_e09_no_tool_server_outlives_an_engine_that_is_killed() {
     if !can_run_python_servers() {
         return;
     }
-    // Each call leaves a program behind, and ends it at the next one: the server's own affair while it runs.
+    // Each call leaves a program behind and ends it at the next call: the server's own affair while it runs.
     let source = r#"
 import subprocess
 left = []

@@ -1,5 +1,5 @@
-//! Compaction that loops. A conversation that is too long is shortened a bounded number of times, each time for
-//! something, and the turn ends one way or the other.
+//! Compaction that loops. A conversation that is too long is compacted a bounded number of times, each time with
+//! an effect, and then the turn ends one way or the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use crate::llm::ToolSpec;
 use crate::testing::SseEvent;
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
 
-/// A tool whose result is as long as it is told.
+/// A tool whose result has the requested length.
 struct DumpTool {
     runs: AtomicUsize,
 }
@@ -61,7 +61,7 @@ fn too_long() -> Reply {
     Reply::from_fault(Fault::refuse(Refusal::PromptTooLong))
 }
 
-/// A conversation of some turns, with results of tools and something in working memory.
+/// Creates a conversation of several turns, with tool results and a working memory.
 async fn long_task(wire: Wire) -> AgentHarness {
     let rig = AgentHarness::with_tools(wire, tools()).await;
     for turn in 0..6 {
@@ -87,7 +87,7 @@ async fn lesson_e06_a_provider_that_says_too_long_for_ever_ends_the_turn() {
         assert_eq!(failure(&events).code, FailureCode::ProviderRefused);
         let compactions = compactions(&events);
         assert!(compactions.iter().all(|each| each.reason == CompactionReason::Reactive));
-        // Each is worth it, but for the reset at the end.
+        // Each has an effect, except for the reset at the end.
         assert!((2..=3).contains(&compactions.len()), "{compactions:?}");
         for each in &compactions[..compactions.len() - 1] {
             assert!(each.tokens_after * 10 <= each.tokens_before * 8, "{each:?}");
@@ -124,7 +124,7 @@ async fn lesson_e06_a_conversation_that_is_too_long_is_summarised_and_goes_on() 
         assert!(sent.contains("The user asked six questions.") && sent.contains("- turn: 5"));
         assert!(!sent.contains("question 1"));
 
-        // It stays so after a restart, and each request goes on from the one before.
+        // That remains so after a restart, and each request extends the one before.
         rig.provider.clear_requests();
         rig.provider.set_default_reply(Reply::from_text("Well."));
         rig.send("thanks").await;
@@ -152,7 +152,7 @@ async fn lesson_e06_one_huge_result_is_shortened_before_it_is_sent() {
         assert!(last.raw.len() < 50_000, "{} bytes", last.raw.len());
         assert!(sent.contains("HEADxxx") && sent.contains("xxxTAIL") && sent.contains("is in the file"));
 
-        // The longest result that is not put into a file is more than this model takes.
+        // The longest result that is not spilled is more than this model accepts.
         let mut gateway = gateway_config(&rig.provider, &[(wire, "test-1")]);
         for model in gateway["models"].as_object_mut().unwrap().values_mut() {
             model["context_window"] = 20_000.into();

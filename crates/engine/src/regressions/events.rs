@@ -1,4 +1,4 @@
-//! Events that are lost or doubled. However often a client is cut off, the pieces are the whole.
+//! Events that are lost or duplicated. However often a client is cut off, the pieces add up to the whole.
 
 use serde_json::json;
 use strict_provider::{Gate, Reply, Wire};
@@ -8,13 +8,13 @@ use crate::agent::harness::{AgentHarness, check_turn};
 use crate::http::app::{ENGINE_KEY, TestApp, events};
 use crate::testing::{SseEvent, next_events, parse_sse, rendered_text, with_deadline};
 
-/// The events that came whole.
+/// Returns the events that arrived completely.
 fn complete_events(wire: &[u8]) -> Vec<SseEvent> {
     let end = wire.windows(2).rposition(|two| two == b"\n\n").map_or(0, |at| at + 2);
     parse_sse(&wire[..end])
 }
 
-/// The two ways to say which event was the last one seen.
+/// The two ways to name the last event seen.
 #[derive(Clone, Copy)]
 enum ReplayFrom {
     After,
@@ -23,7 +23,7 @@ enum ReplayFrom {
 
 const REPLAY_MODES: [ReplayFrom; 2] = [ReplayFrom::After, ReplayFrom::LastEventId];
 
-/// A request for the events of `task` after those that were seen.
+/// Returns a request for the events of `task` after those that were seen.
 fn replay_request(
     client: &reqwest::Client,
     base: &str,
@@ -41,7 +41,7 @@ fn replay_request(
     }
 }
 
-/// Text, thinking, two calls, and an answer.
+/// Scripts text, thinking, two calls, and an answer.
 fn enqueue_script(app: &TestApp) {
     app.provider.enqueue_all([
         Reply::new()
@@ -62,7 +62,7 @@ async fn lesson_e01_cut_at_any_byte_the_rest_is_what_was_missing() {
     let recorded = complete_events(&wire);
     assert_eq!(check_turn(&recorded), Ok(()));
     let client = reqwest::Client::new();
-    // What is asked for depends on the last whole event alone.
+    // The request depends only on the last complete event.
     let mut rests: Vec<[Vec<SseEvent>; 2]> = Vec::new();
     for cut in 0..=wire.len() {
         let mut seen = complete_events(&wire[..cut]);
@@ -81,7 +81,7 @@ async fn lesson_e01_cut_at_any_byte_the_rest_is_what_was_missing() {
     app.stop().await;
 }
 
-/// A client that is cut off again and again, each time after some more bytes.
+/// A client that is cut off repeatedly, each time after a few more bytes.
 struct InterruptedClient {
     http: reqwest::Client,
     base: watch::Receiver<String>,
@@ -109,7 +109,7 @@ impl InterruptedClient {
         seen
     }
 
-    /// Reads until the connection is cut, by whomever.
+    /// Reads until the connection is cut by either side.
     async fn read(&mut self, mut response: reqwest::Response) -> Vec<SseEvent> {
         assert_eq!(response.status(), 200);
         let mut wire = Vec::new();
@@ -119,7 +119,7 @@ impl InterruptedClient {
             wire.extend(more);
         }
         wire.truncate(self.cut_after_bytes);
-        // More than before, so that also the longest event comes through one day.
+        // More than before, so that even the longest event arrives eventually.
         self.cut_after_bytes += 61;
         complete_events(&wire)
     }
@@ -148,7 +148,7 @@ async fn lesson_e01_ten_tasks_at_once_cut_off_and_restarted_lose_and_double_noth
         })
         .collect();
     for restart in 1..=3 {
-        // All turns stand in the middle of their answer.
+        // All turns are in the middle of their answer.
         app.provider.wait_for_requests(TASKS * restart).await;
         let next = reply(10 + restart);
         app.provider.set_default_reply(if restart < 3 { next.hold(4 + restart, &Gate::new()) } else { next });
@@ -182,7 +182,7 @@ async fn lesson_e01_what_a_client_saw_is_there_after_a_kill() {
             seen.extend(next_events(&mut reader).await.unwrap());
         }
         rig.kill().await;
-        // Who asks only now is not held up.
+        // A client that only asks now is not delayed.
         gate.release();
         rig.agent.resume().unwrap();
         let events = rig.replay(0).await;

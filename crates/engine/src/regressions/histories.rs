@@ -1,4 +1,4 @@
-//! Histories that are broken for ever. Whatever happened to a task, the provider takes its history.
+//! Histories that are broken forever. Whatever happened to a task, the provider accepts its history.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::agent::harness::{AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES
 use crate::event_log::EventReader;
 use crate::testing::{SseEvent, next_events, task_id, with_deadline};
 
-/// What happens to a task.
+/// An action on a task.
 #[derive(Clone, Debug)]
 enum Action {
     Turn(TurnPlan),
-    /// The engine is configured for this one of two models, over this protocol; another one stands in for it over
-    /// the second.
+    /// The engine is configured for this one of two models, over this protocol, with a fallback over the second
+    /// protocol.
     Switch(Wire, usize, Wire),
 }
 
@@ -26,12 +26,12 @@ struct TurnPlan {
     start_from: StartFrom,
     think: bool,
     steps: Vec<ModelStep>,
-    /// Whether the person gives leave.
+    /// Whether the person approves.
     approves: bool,
     outcome: TurnOutcome,
 }
 
-/// From where a turn goes on: one of the messages that are there, if there are some.
+/// Where a turn starts from: one of the existing messages, if there are any.
 #[derive(Clone, Copy, Debug)]
 enum StartFrom {
     End,
@@ -39,7 +39,7 @@ enum StartFrom {
     Retry(usize),
 }
 
-/// A model step: calls by their number, and after how many deltas the provider breaks off first.
+/// A model step: its calls by number, and the number of deltas after which the provider breaks off first.
 #[derive(Clone, Debug)]
 struct ModelStep {
     calls: Vec<u8>,
@@ -53,21 +53,21 @@ enum TurnOutcome {
     Completes,
     /// The model calls a tool, and the turn may not call the model again.
     Capped,
-    /// The provider fails for good.
+    /// The provider fails permanently.
     Fails,
     /// The first model is refused, and another one answers in its place.
     Fallback,
-    /// The provider says that the conversation is too long.
+    /// The provider reports that the conversation is too long.
     TooLong,
-    /// The provider takes the history for broken.
+    /// The provider rejects the history as invalid.
     BrokenHistory,
-    /// Something happens from outside.
+    /// The turn is interrupted from outside.
     Interrupted(InterruptPoint, Interruption),
 }
 
 #[derive(Clone, Copy, Debug)]
 enum InterruptPoint {
-    /// While an answer is streamed, after so many deltas.
+    /// While an answer is streamed, after this many deltas.
     Stream(usize),
     /// While a tool runs.
     Tool,
@@ -85,10 +85,10 @@ enum Interruption {
 
 const INTERRUPTIONS: [Interruption; 4] =
     [Interruption::Cancel, Interruption::Restart, Interruption::Kill, Interruption::Steer];
-/// The question that is asked in [`InterruptPoint::Person`].
+/// The question asked at [`InterruptPoint::Person`].
 const PERSON_QUESTION: &str = "And now?";
 
-/// One of the calls that a model may make.
+/// Adds one of the calls that a model may make.
 fn add_call(reply: Reply, number: u8) -> Reply {
     match number {
         0 => reply.tool_use("list_files", json!({"path": "."})),
@@ -101,7 +101,7 @@ fn add_call(reply: Reply, number: u8) -> Reply {
     }
 }
 
-/// An answer with these calls. Its form is another one for each number of calls.
+/// Returns an answer with these calls. Its form depends on the number of calls.
 fn answer(calls: &[u8]) -> Reply {
     let begun = match calls.len() {
         1 => Reply::new().redacted_thinking().text("I see to it."),
@@ -111,21 +111,21 @@ fn answer(calls: &[u8]) -> Reply {
     calls.iter().fold(begun, |reply, number| add_call(reply, *number))
 }
 
-/// What a person attaches now and then.
+/// Returns an attachment that a person adds now and then.
 fn picture() -> Value {
     json!({"type": "image", "media_type": "image/png", "data": "aW1hZ2U="})
 }
 
-/// A task, and what has happened to it.
+/// A task, and its history so far.
 struct TaskScenario {
     rig: AgentHarness,
     gated: Arc<GatedTool>,
     gated_begun: usize,
-    /// Whether all models that may be asked stream the input of their calls.
+    /// Whether all models that may be called stream the input of their calls.
     streams_tool_input: bool,
-    /// How often the conversation was shortened.
+    /// How often the conversation was compacted.
     compaction_count: usize,
-    /// How many models there are.
+    /// The number of models.
     model_count: usize,
     steered: BTreeSet<String>,
 }
@@ -175,7 +175,7 @@ impl TaskScenario {
     }
 
     async fn turn(&mut self, turn: &TurnPlan) {
-        // Long enough that a summary is worth its price.
+        // Long enough that a summary is worth its cost.
         let message = "Go on. ".repeat(if turn.think { 1_500 } else { 1 });
         let mut request = json!({"task_id": "t", "message": message, "super_thinking": turn.think});
         if let Some((field, id)) = self.base(turn.start_from).await {
@@ -183,7 +183,7 @@ impl TaskScenario {
         }
         for ModelStep { calls, breaks_after: breaks } in &turn.steps {
             let calls = &self.possible_calls(calls);
-            // What comes again is another answer every other time.
+            // Every other time the repeated answer differs.
             let broken = |deltas: usize| answer(&calls[deltas % 2..]).fault(Fault::cut_after(deltas));
             self.rig.provider.enqueue_all(breaks.filter(|_| !calls.is_empty()).map(broken));
             self.rig.provider.enqueue_all((!calls.is_empty()).then(|| answer(calls)));
@@ -202,7 +202,7 @@ impl TaskScenario {
                 self.read_to_end(reader, turn.approves, "completed").await
             }
             TurnOutcome::Fails => self.read_to_end(reader, turn.approves, "errored").await,
-            // Whether there is something to shorten or to leave out is another question.
+            // Whether there is anything to compact or to leave out is another question.
             TurnOutcome::TooLong | TurnOutcome::BrokenHistory => {
                 self.read_to_either_end(reader, turn.approves).await
             }
@@ -213,7 +213,7 @@ impl TaskScenario {
         assert!(end.is_ok(), "{}: {turn:#?}", end.unwrap_err());
     }
 
-    /// The calls that a model can make over this protocol: where calls come whole, none is cut off.
+    /// Returns the calls that a model can make over this protocol: if calls arrive whole, none is cut off.
     fn possible_calls(&self, calls: &[u8]) -> Vec<u8> {
         calls
             .iter()
@@ -221,7 +221,7 @@ impl TaskScenario {
             .collect()
     }
 
-    /// The message that a turn goes on from.
+    /// Returns the message that a turn starts from.
     async fn base(&self, from: StartFrom) -> Option<(&'static str, String)> {
         let (field, at) = match from {
             StartFrom::End => return None,
@@ -240,7 +240,7 @@ impl TaskScenario {
         Some((field, listed[at].message_id.to_string()))
     }
 
-    /// What the provider says after the steps, up to the moment in which something happens.
+    /// Scripts the provider after the steps, up to the interruption.
     fn script(&self, then: TurnOutcome) -> Gate {
         let gate = Gate::new();
         let provider = &self.rig.provider;
@@ -248,7 +248,7 @@ impl TaskScenario {
             TurnOutcome::Completes => {}
             TurnOutcome::Capped => provider.enqueue(answer(&[0, 1])),
             TurnOutcome::Fails => {
-                // Each model that there is has its attempts.
+                // Each model makes its attempts.
                 provider.enqueue_all(vec![
                     Reply::from_fault(Fault::refuse(Refusal::ServerError));
                     5 * self.model_count
@@ -281,7 +281,8 @@ impl TaskScenario {
         gate
     }
 
-    /// Waits for the moment and does the deed. Why the turn did not end as it should, if it did not.
+    /// Waits for the interrupt point and interrupts the turn. Returns why the turn did not end as it should, if
+    /// so.
     async fn interrupt(
         &mut self,
         mut reader: EventReader,
@@ -317,7 +318,7 @@ impl TaskScenario {
         self.read_to_end(reader, yes, "completed").await
     }
 
-    /// Waits for the moment, which must come before the turn's end. Gives the last `ts` seen.
+    /// Waits for the interrupt point, which must come before the turn's end. Returns the last `ts` seen.
     async fn wait_for(
         &mut self,
         reader: &mut EventReader,
@@ -361,7 +362,7 @@ impl TaskScenario {
         if last == Some(phase) { Ok(()) } else { Err(format!("not {phase} but {last:?}: {all:#?}")) }
     }
 
-    /// Reads a turn that may end well or not.
+    /// Reads a turn that may complete or fail.
     async fn read_to_either_end(&mut self, mut reader: EventReader, yes: bool) -> Result<(), String> {
         let mut all = Vec::new();
         while let Some(events) = next_events(&mut reader).await {
@@ -384,7 +385,7 @@ impl TaskScenario {
         }
     }
 
-    /// Answers a request. One that a reader sees again was answered before.
+    /// Answers a request. A request that a reader sees again was answered before.
     async fn respond(&self, request_id: &str, kind: &str, yes: bool) {
         let answer = match (kind, yes) {
             ("permission", true) => "yes",
@@ -404,7 +405,7 @@ async fn run_actions(wire: Wire, acts: &[Action]) {
     for act in acts {
         life.perform(act).await;
     }
-    // Whoever is asked next takes the history: the model that had it, and one of every vendor.
+    // Whichever model is called next accepts the history: the previous one, and one of every vendor.
     life.plain_turn().await;
     for wire in WIRES {
         life.perform(&Action::Switch(wire, 1, wire)).await;
@@ -455,7 +456,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 #[test]
 fn lesson_e04_after_any_sequence_of_events_the_provider_takes_the_history() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // As many as is quick, unless more are asked for.
+    // A number of cases that runs quickly, unless more are requested.
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
     let cases = asked.unwrap_or(24);
     let config =
@@ -515,7 +516,7 @@ async fn lesson_e04_no_remedy_breaks_the_history() {
             turn(StartFrom::End, true, TurnOutcome::TooLong),
             turn(StartFrom::End, false, TurnOutcome::BrokenHistory),
             turn(StartFrom::End, true, TurnOutcome::Completes),
-            // Behind what was shortened, and behind what goes without its reasoning.
+            // After a compaction, and after messages without their reasoning.
             turn(StartFrom::Retry(3), true, TurnOutcome::Completes),
             turn(StartFrom::Edit(1), true, TurnOutcome::TooLong),
             turn(StartFrom::Edit(0), true, TurnOutcome::Completes),
@@ -527,7 +528,7 @@ async fn lesson_e04_no_remedy_breaks_the_history() {
     }
 }
 
-/// After a restart the usual model is asked again, so the thinking of the one that stood in is left out.
+/// After a restart the default model is called again, so the fallback model's thinking is left out.
 #[tokio::test]
 async fn lesson_e04_words_behind_results_begin_no_thinking_that_another_model_would_have_to_end() {
     let step = |calls: &[u8]| ModelStep { calls: calls.to_vec(), breaks_after: None };

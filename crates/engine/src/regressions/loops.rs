@@ -1,5 +1,5 @@
-//! Runaway loops. A turn that makes one call again and again is told, and then ended; a poll that sees something new
-//! each time is none.
+//! Runaway loops. A turn that repeats the same call is first warned and then ended; a poll that sees something new
+//! each time is not a loop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::llm::ToolSpec;
 use crate::testing::next_events;
 use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep};
 
-/// A tool that looks at a job, which gets on with each look or does not.
+/// A tool that polls a job, which makes progress at each call or does not.
 struct PollTool {
     makes_progress: bool,
     poll_count: AtomicU64,
@@ -65,7 +65,7 @@ async fn lesson_e07_a_turn_that_repeats_itself_is_told_and_then_ended() {
         };
         assert_eq!(requests.iter().map(told).collect::<Vec<_>>(), [0, 0, 0, 1, 2], "{wire:?}");
 
-        // The thread goes on.
+        // The thread continues.
         rig.provider.enqueue(Reply::from_text("It hangs."));
         let events = rig.run(json!({"task_id": "t", "message": "And now?"})).await;
         assert_eq!(events.last().unwrap().data["stop_reason"], "end_turn");
@@ -85,7 +85,7 @@ async fn lesson_e07_a_poll_that_sees_something_new_is_no_loop() {
 #[tokio::test]
 async fn lesson_e07_a_loop_is_noticed_across_a_kill() {
     let mut rig = fixture(Wire::AnthropicMessages, false).await;
-    // More than five: one may be answered and not be on record when the engine is killed.
+    // More than five: one may be answered but not yet journaled when the engine is killed.
     rig.provider.enqueue_all((0..9).map(|_| poll_reply()));
     let mut reader = rig.begin(json!({"task_id": "t", "message": "Wait for the job."})).await.unwrap();
     let mut results = 0;

@@ -1,4 +1,4 @@
-//! Memory that grows. What has ended is held by nobody.
+//! Memory that grows. Nothing of an ended turn stays in memory.
 
 use std::process::Command;
 
@@ -9,19 +9,19 @@ use strict_provider::{Reply, Wire};
 use crate::agent::harness::AgentHarness;
 use crate::testing::{read_all, with_deadline};
 
-/// How many bytes the process may have grown by.
+/// The maximum growth of the process, in bytes.
 const MAX_GROWTH_BYTES: i64 = 4 * 1024 * 1024;
 const TASKS: usize = 50;
 const TURNS: usize = 500;
 
-/// A rig whose model thinks, calls a tool and answers.
+/// Returns a harness whose model thinks, calls a tool and answers.
 async fn fixture() -> AgentHarness {
     let rig = AgentHarness::new(Wire::OpenAiChat).await;
     rig.provider.set_default_reply(Reply::from_text("A dozen words that a model might say to a user."));
     rig
 }
 
-/// Runs `turns` turns, ten at once, spread over tasks called after `name`.
+/// Runs `turns` turns, ten at a time, spread over tasks named after `name`.
 async fn run_turns(rig: &AgentHarness, name: &str, turns: usize) {
     for round in 0..turns / 10 {
         let turn = |number: usize| {
@@ -49,15 +49,15 @@ async fn lesson_e10_what_has_ended_is_held_by_nobody() {
     run_turns(&rig, "t", 200).await;
 }
 
-/// The bytes of memory that this process has for itself.
+/// Returns the private memory of this process, in bytes.
 fn own_memory_bytes() -> i64 {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
     let line = rollup.lines().find_map(|line| line.strip_prefix("Pss_Anon:")).unwrap();
     1024 * line.trim_end_matches("kB").trim().parse::<i64>().unwrap()
 }
 
-/// Whether this process runs nothing but the test called `test`. If not, one is begun that does, and its
-/// outcome is this one's.
+/// Returns whether this process runs only the test `test`. If not, it runs one that does, and passes on its
+/// outcome.
 fn run_in_own_process(test: &str) -> bool {
     const MARK: &str = "ROUNDHOUSE_TEST_ALONE";
     if std::env::var_os(MARK).is_some() {
@@ -83,7 +83,7 @@ fn lesson_e10_memory_is_as_before_after_many_turns() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let rig = fixture().await;
-        // What the process takes once and keeps, it has taken then.
+        // After this the process has allocated what it allocates once and keeps.
         run_turns(&rig, "first", TURNS).await;
         let before = own_memory_bytes();
         run_turns(&rig, "t", TURNS).await;

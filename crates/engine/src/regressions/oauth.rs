@@ -1,5 +1,5 @@
-//! OAuth that dies silently. Tokens are refreshed once however many calls need them, the end of a leave shows at once and
-//! is not asked about again, and a refresh token is kept where no other comes.
+//! OAuth that dies silently. Tokens are refreshed once however many calls need them, the end of a consent shows at
+//! once and is not queried again, and a refresh token is kept if no new one comes.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use crate::mcp::fixture::{AuthError, OAuthFixture};
 const CALLS: usize = 50;
 const ROUNDS: usize = 10;
 
-/// What each of many calls at once is given.
+/// Returns the token or error of each of many concurrent calls.
 async fn concurrent_tokens(rig: &OAuthFixture) -> Vec<Result<String, AuthError>> {
     join_all((0..CALLS).map(|_| rig.token())).await
 }

@@ -1,4 +1,4 @@
-//! A poison turn, which kills its engine at every start. It is ended, and the engine lives.
+//! A poison turn, which kills its engine at every start. It is ended, and the engine survives.
 
 use contract::event::FailureCode;
 use serde_json::json;

@@ -1,5 +1,5 @@
-//! Busted prompt caches. Over a whole task each request has the one before as a prefix, cache marks aside, also where
-//! turns are told what is remembered, and while the user's own skills change.
+//! Busted prompt caches. Throughout a task each request has the previous one as a prefix, apart from cache marks,
+//! even if memory is recalled into turns and while the user's own skills change.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use strict_provider::{CacheStats, CapturedRequest, Reply, Wire};
 use crate::agent::harness::{AgentHarness, WIRES};
 use crate::agent::recall_tests::{recalled, save_knowledge};
 
-/// Asserts that a request begins as the one before, byte for byte: its tools, its system prompt, its messages.
+/// Asserts that a request begins like the previous one, byte for byte: its tools, its system prompt, its messages.
 pub(crate) fn assert_prefix(before: &CapturedRequest, after: &CapturedRequest) {
     let [before, after] = [before, after].map(body_fields);
     assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
@@ -33,7 +33,7 @@ pub(crate) fn assert_prefix(before: &CapturedRequest, after: &CapturedRequest) {
     }
 }
 
-/// The fields of a request's body as they were written, without the marks that tell a provider how far to keep it.
+/// Returns the fields of a request's body as written, without cache marks.
 fn body_fields(request: &CapturedRequest) -> BTreeMap<String, String> {
     let parts: BTreeMap<String, Box<RawValue>> = serde_json::from_slice(&request.raw).unwrap();
     let mark = r#""cache_control":{"type":"ephemeral"}"#;
@@ -41,7 +41,7 @@ fn body_fields(request: &CapturedRequest) -> BTreeMap<String, String> {
     parts.into_iter().map(|(name, value)| (name, without(value.get()))).collect()
 }
 
-/// What the model does in a turn of a task with tools.
+/// Scripts the model in a turn of a task with tools.
 fn turn_replies(number: usize) -> Vec<Reply> {
     let note = json!({"key": format!("note {}", number % 3), "value": number});
     let calls = Reply::new()
@@ -71,12 +71,13 @@ fn turn_replies(number: usize) -> Vec<Reply> {
     }
 }
 
-/// In how many of its messages a conversation tells what is remembered.
+/// Returns the number of a conversation's messages that contain a recall note.
 fn recall_note_count(request: &CapturedRequest) -> usize {
     String::from_utf8_lossy(&request.raw).matches("[Recalled from memory").count()
 }
 
-/// The user makes a skill, changes what it is for, changes what it says, and deletes it, all while the task goes on.
+/// Creates a skill of the user, changes its description, changes its text, and deletes it, all while the task
+/// continues.
 async fn change_skills(rig: &AgentHarness, number: usize) {
     let agent = &rig.agent;
     let update = match number {

@@ -1,5 +1,5 @@
-//! Schemas that eat the context. However many tools the connected servers have, what a model is told of them stays
-//! within its share, each of them can still be called, and none of them fails a turn.
+//! Schemas that eat the context. However many tools the connected servers have, their declarations stay within
+//! their share, each tool can still be called, and none of them fails a turn.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,10 +14,10 @@ use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep
 
 const SERVERS: usize = 20;
 const TOOLS_PER_SERVER: usize = 50;
-/// What a model has where nothing else is known of it, as the test's models.
+/// The context window of a model without a configured one, such as the test's models.
 const CONTEXT_WINDOW_TOKENS: usize = 128_000;
 
-/// A tool of a server. Some have a name or a schema that vendors refuse.
+/// A tool of a server. Some have a name or a schema that vendors reject.
 struct RemoteTool {
     server: usize,
     number: usize,
@@ -67,7 +67,7 @@ impl Tool for RemoteTool {
     }
 }
 
-/// How much of a request is told of tools, in tokens as vendors count text.
+/// Returns the size of a request's tool declarations, in tokens as vendors count text.
 fn tool_tokens(request: &CapturedRequest) -> usize {
     request.body["tools"].to_string().len() / 4
 }
@@ -119,7 +119,7 @@ async fn lesson_e13_a_thousand_tools_stay_within_their_share() {
 #[tokio::test]
 async fn lesson_e13_no_tool_of_a_server_fails_a_turn() {
     for wire in WIRES {
-        // Few enough to be told one by one: the odd ones among them go over the wire.
+        // Few enough to be declared directly, so the odd ones among them go over the wire.
         let (rig, _) = fixture(wire, 1).await;
         rig.provider.enqueue(Reply::from_text("Hello."));
         let events = rig.run(json!({"task_id": "t", "message": "Hello?"})).await;

@@ -1,4 +1,4 @@
-//! Lessons of tools whose servers are real: connected programs that speak the protocol.
+//! Regressions with real MCP servers: connected programs that speak the protocol.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,17 +11,18 @@ use strict_provider::{Reply, Wire};
 use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
 use crate::testing::{can_run_python_servers, next_events, task_id, with_deadline};
 
-/// What every server begins with.
+/// The source that every server begins with.
 const SERVER_PRELUDE: &str = include_str!("../mcp/clients/rig.py");
-/// How many servers are connected, and how many tools each has.
+/// The number of connected servers, and of the tools of each.
 const SERVERS: usize = 20;
 const TOOLS_PER_SERVER: usize = 50;
-/// What a model has where nothing else is known of it, as the test's models.
+/// The context window of a model without a configured one, such as the test's models.
 const CONTEXT_WINDOW_TOKENS: usize = 128_000;
-/// How long a cancelled turn may still go on.
+/// How long a cancelled turn may continue.
 const CANCEL_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Puts `servers` servers into a catalog, all of them the program `source`, told its number. No tool asks for leave.
+/// Writes `servers` servers into a catalog, all of them the program `source` with their number. No tool needs
+/// approval.
 pub(super) fn write_mcp_servers(catalog: &Path, servers: usize, source: &str) {
     std::fs::create_dir_all(catalog).unwrap();
     let program = catalog.join("server.py");
@@ -108,7 +109,7 @@ async fn lesson_e15_a_turn_is_cancelled_while_a_server_works_and_the_server_is_t
         assert_eq!(check_turn(&seen), Ok(()));
         let told = tokio::time::timeout(Duration::from_secs(5), noted("notifications/cancelled")).await;
         assert!(told.is_ok(), "the server works on");
-        // The same server goes on with what it is asked next.
+        // The same server continues with the next request.
         rig.provider.enqueue_all([Reply::new().tool_use("s0__quick", json!({})), Reply::from_text("Done.")]);
         let events = rig.send("and now?").await;
         let result = events.iter().rfind(|event| event.kind == "tool_result").unwrap();

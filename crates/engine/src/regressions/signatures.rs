@@ -1,14 +1,14 @@
-//! Thinking signatures. A provider that checks them takes every turn of a long task.
+//! Thinking signatures. A provider that checks them accepts every turn of a long task.
 
 use serde_json::json;
 use strict_provider::{Reply, Wire};
 
 use crate::agent::harness::{AgentHarness, final_text};
 
-/// The protocols whose providers sign what they want back.
+/// The protocols whose providers sign the thinking that has to be sent back.
 const SIGNING: [Wire; 3] = [Wire::AnthropicMessages, Wire::OpenAiResponses, Wire::Gemini];
 
-/// What the model says in a turn: each of these forms comes again and again, next to all others.
+/// Returns the model's answers in a turn: each of these forms recurs, next to all others.
 fn replies(turn: usize) -> Vec<Reply> {
     let list = |reply: Reply| reply.tool_use("list_files", json!({"path": "."}));
     let thought = || Reply::new().thinking(format!("Thought of turn {turn}."));

@@ -10,13 +10,13 @@ use crate::agent::harness::{AgentHarness, final_text};
 
 /// The turns that are measured, all alike: some early ones and some late ones.
 const MEASURED_TURNS: [RangeInclusive<u32>; 2] = [10..=19, 191..=200];
-/// How much more than an early turn a late one may write.
+/// How much more a late turn may write than an early one.
 const MAX_GROWTH_RATIO: f64 = 1.2;
-/// The same for whole pages of the log. How events share commits is a matter of chance, so this only tells a store that
-/// writes its thread again; `bench bytes-per-turn` measures it when nothing else runs.
+/// The same for whole pages of the WAL. How events share commits is a matter of chance, so this only detects a
+/// store that writes its thread again; `bench bytes-per-turn` measures it when nothing else runs.
 const MAX_WAL_GROWTH_RATIO: f64 = 3.0;
 
-/// The bytes of all that is stored.
+/// Returns the size of everything stored, in bytes.
 fn stored_bytes(brain: &Connection) -> u32 {
     let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'";
     let mut tables = brain.prepare(tables).unwrap();
@@ -34,7 +34,7 @@ fn stored_bytes(brain: &Connection) -> u32 {
     tables.iter().map(bytes).sum()
 }
 
-/// The bytes of the log, which is carried over into the brain and empty then.
+/// Returns the size of the WAL in bytes, then checkpoints and empties it.
 fn wal_bytes(rig: &AgentHarness, brain: &Connection) -> u32 {
     let mut log = rig.brain.file().as_os_str().to_owned();
     log.push("-wal");

@@ -1,5 +1,5 @@
-//! Tools that run twice. Wherever the engine is killed, no call takes effect twice, and the model is told
-//! what nobody knows.
+//! Tools that run twice. Wherever the engine is killed, no call takes effect twice, and the model is informed of
+//! unknown outcomes.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -22,21 +22,21 @@ use crate::tools::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep
 /// When the engine is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum KillPoint {
-    /// When a client has seen so many events.
+    /// When a client has seen this many events.
     AfterEvents(usize),
     /// When this call is about to take effect.
     BeforeEffect(u64),
-    /// When it has taken effect.
+    /// When this call has taken effect.
     AfterEffect(u64),
 }
 
 /// A tool that appends its input to a file: a second run would show.
 struct AppendTool {
     file: PathBuf,
-    /// The brain of the engine that runs, to look at from outside.
+    /// The brain of the running engine, read from outside.
     brain: Mutex<PathBuf>,
     runs: AtomicI64,
-    /// How many of them had no intent on record.
+    /// The number of runs without a recorded intent.
     without_intent: AtomicI64,
     /// Where it waits to be killed.
     pause_point: Mutex<Option<KillPoint>>,
@@ -68,7 +68,7 @@ impl AppendTool {
         brain.query_row(count, [], |row| row.get(0)).unwrap()
     }
 
-    /// How often the call took effect.
+    /// Returns how often the call took effect.
     fn effect_count(&self, number: u64) -> usize {
         let text = std::fs::read_to_string(&self.file).unwrap();
         text.lines().filter(|line| *line == number.to_string()).count()
@@ -98,7 +98,7 @@ impl Tool for AppendTool {
     }
 }
 
-/// What is on record of the calls.
+/// The recorded state of the calls.
 #[derive(Debug, Default)]
 struct Journal {
     answered: bool,
@@ -127,13 +127,13 @@ impl Journal {
         journal
     }
 
-    /// The calls of which nobody knows whether they took effect.
+    /// Returns the calls whose outcome is unknown.
     fn unknown_outcomes(&self) -> BTreeSet<CallId> {
         self.intended.difference(&self.resulted).copied().collect()
     }
 }
 
-/// Kills the engine in this instant of a turn with two calls at once, and lets the next one go on.
+/// Kills the engine at this point of a turn with two calls at once, and lets the next one continue.
 async fn kill_at(wire: Wire, instant: KillPoint) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("effects");

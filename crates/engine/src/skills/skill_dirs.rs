@@ -1,9 +1,9 @@
-//! Where the user's own skills lie as folders, for programs that run their scripts: beside the brain, where programs on
-//! the leash can read and run them but change nothing.
+//! Materialises the user's own skills as folders for programs that run their scripts. The folders are beside the
+//! brain, and sandboxed programs can read and execute their files but change nothing.
 //!
-//! The brain alone says what a skill is. A folder is made when a program is about to use it, and made anew after a start
-//! of the engine: what lies there from an earlier run is not trusted. It stays as it is for as long as a program uses
-//! it, and goes with the last one where the skill has changed meanwhile, or is gone.
+//! Only the brain defines a skill. A folder is created when a program is about to use it, and created anew after a
+//! start of the engine: folders of an earlier run are not trusted. A folder stays unchanged while a program uses
+//! it, and is removed with its last use if the skill has changed or was deleted meanwhile.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -19,75 +19,75 @@ use tokio::runtime::Handle;
 use super::skill_format::{SkillFile, skill_files};
 use crate::store::{Brain, CustomSkill};
 
-/// What the shelf's name ends with; before it stands that of the brain's file. So no two engines share one, nor is it
-/// a folder that somebody else may have made there.
+/// The suffix of the root folder's name, after the name of the brain's file. Thus no two engines share a root, and
+/// it is unlikely to be a folder that somebody else created.
 const DIR_SUFFIX: &str = ".skills";
-/// Where a folder is made before it gets its place.
+/// The folder in which a skill is written before it is renamed to its final place.
 const STAGING_DIR: &str = ".unfinished";
-/// How many bytes of a hash a place is called by. Its name has two hexadecimal digits for each.
+/// The number of bytes of the hash in a folder's name, which has two hexadecimal digits for each.
 const HASH_BYTES: usize = 16;
 
-/// See the module.
+/// The materialised skills of one brain.
 pub(crate) struct SkillDirs {
     root: PathBuf,
-    /// None before the first use.
+    /// `None` before the first use.
     state: Mutex<Option<DirState>>,
 }
 
-/// What lies on a shelf. Each place is called by a hash, and holds a skill as it was at one time.
+/// The materialised folders. Each is named by a hash and holds one version of a skill.
 #[derive(Default)]
 struct DirState {
-    /// The places of skills as they were when last asked for, by the skills' names.
+    /// The folder of the version of each skill that was last requested, by the skill's name.
     current: BTreeMap<String, String>,
-    /// How many leases of each place there are; at least one.
+    /// The number of leases of each folder that has any.
     lease_counts: BTreeMap<String, usize>,
 }
 
-/// A skill that lies on the shelf.
+/// A materialised skill.
 #[derive(Debug)]
 pub(crate) struct LeasedSkill {
-    /// The skill as it lies there.
+    /// The skill as materialised.
     pub(crate) skill: CustomSkill,
     /// Its folder.
     pub(crate) folder: PathBuf,
-    /// Keeps it there.
+    /// Keeps the folder in place.
     pub(crate) lease: DirLease,
 }
 
-/// As long as this is held, a skill's folder stays as it is.
+/// A lease on a skill's folder: the folder stays unchanged while it is held.
 pub(crate) struct DirLease {
     dirs: Arc<SkillDirs>,
     hash: String,
 }
 
-/// Why a skill could not be laid out.
+/// Why a skill could not be materialised.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AcquireError {
-    /// The brain did not tell what it is.
+    /// The brain could not be read.
     #[error("skills cannot be read: {0}")]
     ReadSkill(rusqlite::Error),
-    /// Its folder could not be made.
+    /// The folder could not be created.
     #[error("the skill's scripts cannot be laid out: {0}")]
     WriteFiles(io::Error),
 }
 
 impl SkillDirs {
-    /// The shelf of the engine that has this brain, in a folder beside it, which is made when it is first needed.
+    /// Returns the skill folders for this brain. Their root is beside it and is created at first use.
     pub(crate) fn for_brain(brain: &Path) -> Self {
         let mut folder = brain.as_os_str().to_owned();
         folder.push(DIR_SUFFIX);
-        // Programs begin in the workspace, where a relative path leads to something else.
+        // Programs start in the workspace, where a relative path would lead elsewhere.
         let folder = std::path::absolute(&folder).unwrap_or_else(|_| folder.into());
         Self { root: folder, state: Mutex::default() }
     }
 
-    /// What programs must be able to read.
+    /// Returns the folder that programs must be able to read.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Lays the user's skill called `name` out as it is now; none where there is no such skill. A folder that it had
-    /// before goes, unless there is a lease of it. Blocks.
+    /// Materialises the current version of the user's skill `name`; `None` if there is no such skill. A folder of
+    /// an earlier version is removed, unless it is leased. Blocks.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         brain: &Brain,
@@ -95,7 +95,7 @@ impl SkillDirs {
     ) -> Result<Option<LeasedSkill>, AcquireError> {
         let mut laid = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let laid = self.initialized(&mut laid).map_err(AcquireError::WriteFiles)?;
-        // Read under the lock: what was read before could lie here for good although it was changed or deleted since.
+        // Read under the lock: a version read before could stay here although it was changed or deleted since.
         let Some(skill) = brain.custom_skill(name).map_err(AcquireError::ReadSkill)? else {
             self.retire_current(laid, name);
             return Ok(None);
@@ -115,8 +115,8 @@ impl SkillDirs {
         Ok(Some(LeasedSkill { skill, folder: place.join(name), lease }))
     }
 
-    /// The skill called `name` is gone, or is not what it was: takes its folder away, or leaves that to the last lease
-    /// of it. Blocks.
+    /// Records that the skill `name` was changed or deleted: removes its folder, or leaves that to the last lease.
+    /// Blocks.
     pub(crate) fn invalidate(&self, name: &str) {
         let mut laid = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match self.initialized(&mut laid) {
@@ -127,7 +127,7 @@ impl SkillDirs {
         }
     }
 
-    /// One lease of a place less. Blocks.
+    /// Releases one lease of a folder. Blocks.
     fn release(&self, hash: &str) {
         let mut laid = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(laid) = laid.as_mut() else { return };
@@ -142,7 +142,7 @@ impl SkillDirs {
         }
     }
 
-    /// What lies here, once what an earlier run left is gone.
+    /// Returns the state, after removing what an earlier run left behind.
     fn initialized<'a>(&self, laid: &'a mut Option<DirState>) -> io::Result<&'a mut DirState> {
         match laid {
             Some(laid) => Ok(laid),
@@ -161,14 +161,14 @@ impl SkillDirs {
         fs::rename(&unfinished, place)
     }
 
-    /// From now on no folder is that of the skill as it is.
+    /// Marks the skill's current folder as outdated.
     fn retire_current(&self, laid: &mut DirState, name: &str) {
         if let Some(hash) = laid.current.remove(name).filter(|hash| !laid.lease_counts.contains_key(hash)) {
             self.remove_dir(&hash);
         }
     }
 
-    /// Takes a place away that nothing uses. What is left of it goes at the next start of the engine.
+    /// Removes an unused folder. What cannot be removed goes at the next start of the engine.
     fn remove_dir(&self, hash: &str) {
         if let Err(error) = remove_dir_if_present(&self.root.join(hash)) {
             tracing::warn!(%error, "A folder of a skill could not be taken away.");
@@ -180,7 +180,7 @@ impl Drop for DirLease {
     fn drop(&mut self) {
         let (place, hash) = (Arc::clone(&self.dirs), std::mem::take(&mut self.hash));
         let release = move || place.release(&hash);
-        // A runtime that is shutting down may not do it any more; then the next start of the engine does.
+        // A runtime that is shutting down may not run this any more; then the next start of the engine does it.
         match Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn_blocking(release)),
             Err(_) => release(),
@@ -204,7 +204,7 @@ fn write_files(folder: &Path, files: &[SkillFile]) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes away what a shelf left in its folder, and nothing else that may be there.
+/// Removes the folders of an earlier run, and nothing else that may be there.
 fn remove_stale_dirs(folder: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -219,14 +219,14 @@ fn remove_stale_dirs(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a shelf calls its folders so.
+/// Whether a folder's name is one that is given here.
 fn is_managed_dir_name(name: &OsStr) -> bool {
     let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
     let name = name.as_encoded_bytes();
     name == STAGING_DIR.as_bytes() || (name.len() == 2 * HASH_BYTES && name.iter().all(is_digit))
 }
 
-/// Takes a folder away with all that is in it, if it is there.
+/// Removes a folder with its content, if it exists.
 fn remove_dir_if_present(folder: &Path) -> io::Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -234,7 +234,7 @@ fn remove_dir_if_present(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// What tells a skill from every other one, and from what it was before.
+/// Returns a hash that distinguishes this version of a skill from every other skill and version.
 fn content_hash(name: &str, files: &[SkillFile]) -> String {
     let mut hash = Sha256::new();
     let parts = files.iter().flat_map(|file| [file.path.as_bytes(), file.content.as_slice()]);

@@ -1,4 +1,4 @@
-//! The shelf: what lies on it, for how long, and what it never touches.
+//! Tests of the skill folders: their content, their lifetime, and what is never touched.
 
 use contract::skills::SkillDefinition;
 use contract::{SkillName, Timestamp};
@@ -6,13 +6,13 @@ use contract::{SkillName, Timestamp};
 use super::*;
 use crate::testing::with_deadline;
 
-/// A brain whose file is called so in a folder, and a shelf beside it.
+/// Opens a brain with this file name in a folder, and the skill folders beside it.
 fn open(home: &Path, brain: &str) -> (Brain, Arc<SkillDirs>) {
     let file = home.join(brain);
     (Brain::open(&file).unwrap(), Arc::new(SkillDirs::for_brain(&file)))
 }
 
-/// Makes the skill what it is from now on: this script.
+/// Stores a new version of the skill, with this script.
 async fn put(brain: &Brain, name: &str, script: &str) {
     let scripts = BTreeMap::from([("run.sh".to_owned(), script.to_owned())]);
     let at = Timestamp::from_unix_ms(0);
@@ -35,7 +35,7 @@ fn acquire(brain: &Brain, shelf: &Arc<SkillDirs>, name: &str) -> LeasedSkill {
     shelf.acquire(brain, name).unwrap().unwrap()
 }
 
-/// Gives a lease back at once: without a runtime nobody else does it.
+/// Releases a lease at once: without a runtime nobody else does it.
 fn release(placed: LeasedSkill) {
     std::thread::spawn(|| drop(placed)).join().unwrap();
 }
@@ -48,7 +48,7 @@ fn count_dirs(folder: &Path) -> usize {
     fs::read_dir(folder).map_or(0, Iterator::count)
 }
 
-/// Waits until so many places are left: a lease that is dropped is released elsewhere.
+/// Waits until this many folders are left: a dropped lease is released in the background.
 async fn wait_for_dirs(shelf: &SkillDirs, number: usize) {
     with_deadline(async {
         while count_dirs(shelf.root()) != number {
@@ -76,7 +76,7 @@ async fn a_folder_is_as_the_skill_is_now() {
     let second = acquire(&brain, &shelf, "greet");
     assert_eq!(script(&second), "echo 2");
     wait_for_dirs(&shelf, 1).await;
-    // Another skill of the same scripts has a folder of its own name.
+    // Another skill with the same scripts has a folder of its own.
     put(&brain, "other", "echo 2").await;
     let other = acquire(&brain, &shelf, "other");
     assert!(other.folder.ends_with("other") && second.folder.exists());
@@ -103,7 +103,7 @@ async fn a_folder_stays_as_long_as_it_is_used() {
     shelf.invalidate("greet");
     assert!(shelf.acquire(&brain, "greet").unwrap().is_none(), "a skill that is gone is not laid out again");
     assert_eq!([&first, &again, &second].map(script), ["echo 1", "echo 1", "echo 2"]);
-    // What it was once, it can be again, while that still lies there.
+    // A previous version can become current again while its folder still exists.
     put(&brain, "greet", "echo 1").await;
     let third = acquire(&brain, &shelf, "greet");
     assert_eq!(third.folder, first.folder);
@@ -115,7 +115,8 @@ async fn a_folder_stays_as_long_as_it_is_used() {
     assert_eq!(script(&again), "echo 1");
     release(again);
     assert_eq!(count_dirs(shelf.root()), 0);
-    // One that was changed or deleted and that nobody retired goes when it is next asked for.
+    // A folder whose skill was changed or deleted without invalidation is removed at the next request for the
+    // skill.
     release(acquire(&brain, &shelf, "greet"));
     delete(&brain, "greet").await;
     assert!(shelf.acquire(&brain, "greet").unwrap().is_none());
@@ -137,7 +138,7 @@ async fn what_an_earlier_run_left_is_not_trusted() {
     let again = acquire(&brain, &shelf, "greet");
     assert_eq!((&again.folder, script(&again).as_str()), (&placed.folder, "echo 1"));
     assert!(!more.exists() && count_dirs(shelf.root()) == 1);
-    // Nor does it outlive its skill.
+    // Nor does a folder outlive its skill.
     force_new().invalidate("greet");
     assert_eq!(count_dirs(shelf.root()), 0);
 }

@@ -1,5 +1,5 @@
-//! A skill as a folder of the open Agent Skills format (<https://agentskills.io/specification>): `SKILL.md`, with what
-//! it is for in its front matter, and its files.
+//! Writes a skill as a folder of the open Agent Skills format (<https://agentskills.io/specification>): `SKILL.md`
+//! with front matter, and the skill's other files.
 
 use std::fmt::Write as _;
 use std::io;
@@ -12,10 +12,10 @@ use crate::store::CustomSkill;
 
 /// The file that makes a folder a skill.
 pub(super) const SKILL_FILE: &str = "SKILL.md";
-/// The most bytes of an archive's files. One of the user's own skills is always smaller.
+/// The maximum size of the files in an archive, in bytes. The user's own skills are always smaller.
 const MAX_ARCHIVE_BYTES: usize = 32 * 1024 * 1024;
 
-/// Why a skill could not be put into an archive.
+/// Why a skill could not be archived.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExportError {
     /// It is too large.
@@ -28,19 +28,19 @@ pub(crate) enum ExportError {
 
 /// A file of a skill.
 pub(super) struct SkillFile {
-    /// Where in the skill's folder it is.
+    /// Its path in the skill's folder.
     pub(super) path: String,
     pub(super) content: Vec<u8>,
 }
 
 impl SkillFile {
-    /// Its permissions: what says how it is run can be executed.
+    /// Returns its permissions: a file with a shebang is executable.
     pub(super) fn mode(&self) -> u32 {
         if self.content.starts_with(b"#!") { 0o755 } else { 0o644 }
     }
 }
 
-/// The folder of one of the user's own skills.
+/// Returns the files of a skill of the user.
 pub(super) fn skill_files(skill: &CustomSkill) -> Vec<SkillFile> {
     let document = SkillFile { path: SKILL_FILE.to_owned(), content: skill_md(skill).into_bytes() };
     let scripts = skill.definition.scripts.iter().map(|(name, text)| SkillFile {
@@ -50,13 +50,13 @@ pub(super) fn skill_files(skill: &CustomSkill) -> Vec<SkillFile> {
     std::iter::once(document).chain(scripts).collect()
 }
 
-/// The `SKILL.md` of one of the user's own skills. The format wants a description and a text: where the user gave
-/// none, its name and its scripts stand for them.
+/// Returns the `SKILL.md` of a skill of the user. The format requires a description and a text: if the user gave
+/// none, the name and the scripts stand in for them.
 fn skill_md(skill: &CustomSkill) -> String {
     let CustomSkill { name, definition, .. } = skill;
     let SkillDefinition { description, category, prompt, capabilities, scripts } = definition;
     let description = description.clone().unwrap_or_else(|| format!("The skill {name}."));
-    // A JSON text is a YAML one.
+    // JSON is valid YAML.
     let mut document = format!("---\nname: {name}\ndescription: {}\n", json!(description));
     let metadata =
         [("category", category.clone().unwrap_or_default()), ("capabilities", capabilities.join(", "))];
@@ -80,7 +80,7 @@ fn skill_md(skill: &CustomSkill) -> String {
     document
 }
 
-/// A tar archive of the folder of a skill. Blocks.
+/// Returns a tar archive of a skill's folder. Blocks.
 pub(crate) fn archive(skill: &Skill) -> Result<Vec<u8>, ExportError> {
     let (files, modified_at) = match skill {
         Skill::Custom(skill) => (skill_files(skill), Some(skill.updated_at)),

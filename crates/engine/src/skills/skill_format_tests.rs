@@ -1,4 +1,4 @@
-//! Skills as folders: what is written is what the catalog reads.
+//! Skills as folders: the catalog reads what was written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn custom(name: &str, definition: SkillDefinition) -> CustomSkill {
     CustomSkill { name: SkillName::new(name).unwrap(), definition, created_at: at, updated_at: at }
 }
 
-/// What a catalog reads that has the unpacked archive of a skill.
+/// Loads the unpacked archive of a skill as a catalog does.
 fn read_back(skill: &Skill) -> (tempfile::TempDir, Arc<SkillSpec>) {
     let folder = tempfile::tempdir().unwrap();
     let archive = archive(skill).unwrap();
@@ -94,7 +94,7 @@ proptest! {
             description: Some(description), category, prompt: Some(prompt), capabilities, scripts,
         };
         let Ok(definition) = definition.validate() else { return Ok(()) };
-        // Blank around a text is not kept.
+        // White space around a text is not kept.
         let [description, prompt] =
             [&definition.description, &definition.prompt].map(|text| text.as_deref().unwrap_or_default().trim().to_owned());
         prop_assume!(!description.is_empty() && !prompt.is_empty());

@@ -1,6 +1,6 @@
-//! Copies of a brain as it was before it was brought up to date: the engine's own, and the one that an orchestrator makes
-//! before it moves the engine to another version. They are for going back after an upgrade that went wrong, and are
-//! removed once they have lain for a week, or something is deleted that they still hold.
+//! Backups of a brain from before an upgrade: the engine's own, made before a migration, and the one that an
+//! orchestrator makes before it moves the engine to another version. They allow a rollback after a failed upgrade.
+//! They are removed after a week, or as soon as something is deleted that they still contain.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -13,22 +13,22 @@ use rusqlite::Connection;
 
 use super::BrainError;
 
-/// How long a copy is kept.
+/// How long a backup is kept.
 pub(crate) const BACKUP_LIFETIME: Duration = Duration::from_hours(7 * 24);
-/// The mode of all files of a brain: a conversation is nobody's business but its user's.
+/// The file mode of all files of a brain: only the owner may read a user's conversations.
 const FILE_MODE: u32 = 0o600;
-/// What `PRAGMA auto_vacuum` says of a brain that gives free pages back step by step.
+/// The value of `PRAGMA auto_vacuum` for incremental mode, in which free pages are released step by step.
 const AUTO_VACUUM_INCREMENTAL: i64 = 2;
 
-/// What stands between the brain's name and the number of a copy.
+/// The part of a backup's file name between the brain's name and the backup's number.
 const BACKUP_SUFFIX: &str = ".before-";
-/// What an unfinished copy ends with.
+/// The suffix of an unfinished backup.
 const UNFINISHED_SUFFIX: &str = ".tmp";
 
-/// The folder of an orchestrator's copy, beside the brain.
+/// The folder beside the brain that holds the orchestrator's backup.
 const ORCHESTRATOR_BACKUP_DIR: &str = "brain.before";
 
-/// Where the copy lies that was made before the brain got its `applied + 1`st addition.
+/// The path of the backup that is made when the brain has `applied` migrations, before the next one is applied.
 pub(super) fn backup_path(file: &Path, applied: usize) -> PathBuf {
     with_suffix(file, &format!("{BACKUP_SUFFIX}{}", applied + 1))
 }
@@ -39,12 +39,13 @@ fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Makes a file, where there is none, that only its owner can read.
+/// Creates an empty file that only its owner can access, unless it exists.
 pub(super) fn create_private_file(file: &Path) -> io::Result<()> {
     OpenOptions::new().write(true).create(true).truncate(false).mode(FILE_MODE).open(file).map(drop)
 }
 
-/// Makes sure that only its owner can read a brain and what lies beside it. Whatever SQLite adds gets the brain's mode.
+/// Restricts access to a brain and the files beside it to the owner. Files that SQLite adds later inherit the
+/// brain's mode.
 pub(super) fn restrict_permissions(file: &Path) -> io::Result<()> {
     let beside = [file.to_owned(), with_suffix(file, "-wal"), with_suffix(file, "-shm")];
     for file in beside.into_iter().chain(backup_files(file)) {
@@ -56,10 +57,10 @@ pub(super) fn restrict_permissions(file: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps a copy of the brain as it is, in the place of one that an earlier try left, and gives the connection back.
+/// Makes a backup of the brain, replacing one that an earlier attempt left, and returns the connection.
 ///
-/// A brain whose file cannot shrink is replaced by a compacted one on the way, which can, and becomes the copy itself:
-/// that takes no longer than to copy it.
+/// A brain whose file cannot shrink (no incremental auto-vacuum) is replaced by a compacted one that can, and the
+/// original file becomes the backup. This takes no longer than copying the file.
 pub(super) fn create_backup(
     connection: Connection,
     file: &Path,
@@ -71,7 +72,7 @@ pub(super) fn create_backup(
     remove_if_exists(&unfinished).map_err(|error| refuse(error.to_string()))?;
     let failed = |error| BrainError::from_sqlite(file, error);
     let mode: i64 = connection.pragma_query_value(None, "auto_vacuum", |row| row.get(0)).map_err(failed)?;
-    // Of the copy that is made now, and of no other.
+    // This affects only the copy that is written now.
     connection.pragma_update(None, "auto_vacuum", AUTO_VACUUM_INCREMENTAL).map_err(failed)?;
     write_backup(&connection, &unfinished).map_err(&refuse)?;
     let connection = if mode == AUTO_VACUUM_INCREMENTAL {
@@ -91,8 +92,8 @@ fn write_backup(connection: &Connection, to: &Path) -> Result<(), String> {
     File::open(to).and_then(|written| written.sync_all()).map_err(|error| error.to_string())
 }
 
-/// Puts `compacted` in the brain's place, and the brain itself in the place of the copy. Where the two cannot be
-/// exchanged at once, the compacted one becomes the copy, and the brain stays as it is.
+/// Moves `compacted` to the brain's path and the brain to the backup's path. If the two cannot be exchanged
+/// safely, the compacted file becomes the backup and the brain stays as it is.
 fn replace_with_compacted(
     connection: Connection,
     file: &Path,
@@ -100,7 +101,8 @@ fn replace_with_compacted(
     copy: &Path,
 ) -> Result<Connection, BrainError> {
     let refuse = |error: io::Error| BrainError::Backup { copy: copy.to_owned(), reason: error.to_string() };
-    // The last one that closes carries the log over. One that is left would be taken for that of the compacted brain.
+    // Closing the last connection checkpoints the log. A log that remained would be applied to the compacted
+    // brain.
     connection.close().map_err(|(_, error)| BrainError::from_sqlite(file, error))?;
     let log = with_suffix(file, "-wal");
     let has_log = fs::metadata(&log).is_ok_and(|log| log.len() > 0);
@@ -109,7 +111,7 @@ fn replace_with_compacted(
     match exchanged {
         Ok(()) => {
             fs::rename(compacted, file).map_err(refuse)?;
-            // Its age counts from now.
+            // The backup's age counts from now, not from the brain's last write.
             File::options().write(true).open(copy).and_then(|copy| copy.set_modified(SystemTime::now())).ok();
         }
         Err(error) => {
@@ -122,7 +124,7 @@ fn replace_with_compacted(
     Connection::open(file).map_err(|error| BrainError::from_sqlite(file, error))
 }
 
-/// Removes the copies of the brain in `file` that are older than `age`; all of them where there is none.
+/// Removes the backups of the brain in `file` that are older than `age`, or all of them if `age` is `None`.
 pub(super) fn remove_backups_older_than(file: &Path, age: Option<Duration>) -> io::Result<()> {
     for copy in backup_files(file).into_iter().chain([file.with_file_name(ORCHESTRATOR_BACKUP_DIR)]) {
         let modified = fs::metadata(&copy).and_then(|copy| copy.modified());
@@ -142,7 +144,7 @@ pub(super) fn remove_backups_older_than(file: &Path, age: Option<Duration>) -> i
     Ok(())
 }
 
-/// The copies of the brain in `file`, unfinished ones too.
+/// The backups of the brain in `file`, including unfinished ones.
 fn backup_files(file: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { return Vec::new() };
     let mut start: OsString = name.to_owned();

@@ -1,11 +1,11 @@
-//! Days and months that a text names, in the ways in which people write them in English and in figures. Pure.
+//! Parses the dates and months that a text mentions, in the usual English and numeric notations. Pure.
 
 use std::ops::Range;
 
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
-/// A day, of a year if the text says which.
+/// A day of a month, with a year if the text states one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Day {
     year: Option<i16>,
@@ -13,7 +13,7 @@ pub(super) struct Day {
     day: i8,
 }
 
-/// Something of the calendar.
+/// A day or a month that a text mentions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DateMention {
     Day(Day),
@@ -34,10 +34,11 @@ const MONTHS: &[&str] = &[
     "november",
     "december",
 ];
-/// How many letters of a month's name are written at least.
+/// The shortest abbreviation of a month's name, in letters.
 const MIN_MONTH_LETTERS: usize = 3;
 
-/// The first thing of the calendar that words, in lower case, begin with, and how many of them it is.
+/// Parses the date at the beginning of `words`, which are in lower case, and returns it with the number of words
+/// used.
 pub(super) fn parse_date_prefix(words: &[&str]) -> Option<(DateMention, usize)> {
     if let [year, month, day, ..] = words
         && let (Some(year), Some(month)) = (parse_year(year), parse_number(month, 2))
@@ -68,7 +69,7 @@ pub(super) fn parse_date_prefix(words: &[&str]) -> Option<(DateMention, usize)> 
 }
 
 impl DateMention {
-    /// The time that it is, in milliseconds; none for a day of any year.
+    /// The range of time in Unix milliseconds (UTC); `None` for a day without a year.
     pub(super) fn time_range(self) -> Option<Range<i64>> {
         let (from, to) = match self {
             Self::Day(Day { year, month, day }) => {
@@ -87,18 +88,18 @@ impl DateMention {
 
 impl Day {
     fn new(year: Option<i16>, month: i8, day: i8) -> Option<Self> {
-        // Any leap year: every day of a year is a day of it.
+        // 2024 is a leap year, so every day of any year is valid in it.
         Date::new(year.unwrap_or(2024), month, day).ok()?;
         Some(Self { year, month, day })
     }
 
-    /// Whether two are one, where a year is left out.
+    /// Whether two days are the same, ignoring the year if either lacks one.
     pub(super) fn matches(self, other: Self) -> bool {
         let same_year = self.year.is_none_or(|year| other.year.is_none_or(|other| year == other));
         same_year && (self.month, self.day) == (other.month, other.day)
     }
 
-    /// An index's expression for the ways to write it.
+    /// The FTS5 expression that matches all notations of the day.
     pub(super) fn match_expression(self) -> String {
         let Self { year, month, day } = self;
         let name =
@@ -133,12 +134,12 @@ fn parse_year(word: &str) -> Option<i16> {
     parse_number(word, 4).filter(|year| (1900..2200).contains(year))
 }
 
-/// A number of at most so many figures.
+/// Parses a number of at most `most` digits.
 fn parse_number<T: std::str::FromStr>(word: &str, most: usize) -> Option<T> {
     (word.len() <= most && word.bytes().all(|letter| letter.is_ascii_digit())).then(|| word.parse().ok())?
 }
 
-/// The day of a month, as `2` or `2nd`.
+/// Parses the day of a month, such as `2` or `2nd`.
 fn parse_day_of_month(word: &str) -> Option<i8> {
     let digits = word.trim_end_matches(|letter: char| letter.is_ascii_lowercase());
     let end = word.get(digits.len()..)?;

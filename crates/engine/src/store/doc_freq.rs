@@ -1,35 +1,37 @@
-//! Words that are in very many records: counted once in a while, for to count them costs the most.
+//! A cache of common words. Counting the records that contain a common word is the most expensive part of a
+//! search, so such words are recounted only when the number of records has changed considerably.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use contract::memory::MemoryKind;
 
-/// How many words are known at most. Beyond that none are until the next time that all are forgotten.
+/// The most words that are cached per kind. Further words are not cached until the next reset.
 const MAX_CACHED_WORDS: usize = 4_096;
-/// By how much the records of a kind may become more until its words are counted again: a quarter.
+/// The growth in records after which the words of a kind are counted again: a quarter.
 const RECOUNT_GROWTH_DIVISOR: i64 = 4;
 
-/// See the module. What is known is no more than a guess: it saves work, and changes no more than how much a word
-/// counts.
+/// The words known to be common, by kind of memory. An entry is an estimate: it saves work and affects only the
+/// weight of a word.
 #[derive(Debug, Default)]
 pub(super) struct CommonWordCache(Mutex<HashMap<MemoryKind, KindCache>>);
 
 #[derive(Debug, Default)]
 struct KindCache {
-    /// How many records there were, about, when the first of these words was counted.
+    /// The approximate number of records when the first of these words was counted.
     record_count: i64,
     words: HashSet<String>,
 }
 
 impl CommonWordCache {
-    /// Whether a word was common when it was counted, and there are neither many more records now nor fewer.
+    /// Whether the word was common when it was counted, and the number of records has neither fallen nor grown
+    /// much since.
     pub(super) fn contains(&self, kind: MemoryKind, word: &str, all: i64) -> bool {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(&kind).is_some_and(|of_kind| of_kind.is_fresh(all) && of_kind.words.contains(word))
     }
 
-    /// A word was found to be common among so many records.
+    /// Remembers that a word is common among `all` records.
     pub(super) fn insert(&self, kind: MemoryKind, word: &str, all: i64) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of_kind = known.entry(kind).or_default();
@@ -43,7 +45,7 @@ impl CommonWordCache {
 }
 
 impl KindCache {
-    /// Whether what is known holds among so many records.
+    /// Whether the cached words are still valid for `all` records.
     fn is_fresh(&self, all: i64) -> bool {
         (self.record_count..=self.record_count + self.record_count / RECOUNT_GROWTH_DIVISOR).contains(&all)
     }

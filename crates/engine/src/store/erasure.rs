@@ -1,9 +1,9 @@
-//! Erasing: after something was deleted no byte of it is left in any file of the brain.
+//! Secure erasure: after a deletion no byte of the deleted content is left in any file of the brain.
 //!
-//! The rows go with the deletion itself, and `secure_delete` overwrites them. What may be left then is noted in the
-//! table `erasures` by the same commit and worked off in small steps beside the turns, also after a restart: indexes for
-//! searches keep the words of what was deleted until their segments are merged, SQLite leaves copies of moved rows in
-//! its pages, and the write-ahead log holds pages as they were.
+//! The rows are deleted at once and overwritten by `secure_delete`. The same commit notes in the table `erasures`
+//! where traces may remain, and they are removed in small steps beside the turns, also after a restart: full-text
+//! indexes keep deleted words until their segments are merged, SQLite leaves copies of moved rows in its pages,
+//! and the write-ahead log holds earlier versions of pages.
 
 use std::collections::HashSet;
 use std::io;
@@ -16,29 +16,29 @@ use serde::{Deserialize, Serialize};
 use super::wal_checkpoint::checkpoint_wal;
 use super::{Brain, TaskRow, WriteTx, backups, learning_batches, lessons, page_scrub, schema, to_json};
 
-/// How much of an index is merged in one commit, in pages of it.
+/// The amount of an index that is merged in one commit, in pages.
 const MERGE_PAGES_PER_COMMIT: i64 = 64;
-/// How many pages are looked through in one commit.
+/// The number of pages that are scrubbed in one commit.
 const SCRUB_PAGES_PER_COMMIT: u32 = 256;
-/// Above so many pages one that continues a long value cannot be told from others.
+/// Above this number of pages an overflow page cannot be distinguished from other pages.
 const MAX_SCRUBBABLE_PAGES: u32 = 1 << 24;
-/// How long the end of the log waits for who reads it.
+/// How long the truncation of the write-ahead log waits for readers.
 const WAL_TRUNCATE_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// An index for searches.
+/// A full-text index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchIndex {
-    /// Of knowledge.
+    /// The index of knowledge.
     Knowledge,
-    /// Of episodes.
+    /// The index of episodes.
     Episodes,
-    /// Of what was said.
+    /// The index of messages.
     Messages,
 }
 
 impl SearchIndex {
-    /// All of them.
+    /// All indexes.
     pub const ALL: [Self; 3] = [Self::Knowledge, Self::Episodes, Self::Messages];
 
     const fn table(self) -> &'static str {
@@ -50,36 +50,37 @@ impl SearchIndex {
     }
 }
 
-/// Where something may be left of what was deleted.
+/// The places where traces of deleted content may remain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErasureScope {
-    /// The calls whose long output is in a file.
+    /// The calls whose long output is in a spill file.
     #[serde(default)]
     pub outputs: Vec<CallId>,
-    /// The indexes for searches.
+    /// The full-text indexes.
     #[serde(default)]
     pub indexes: Vec<SearchIndex>,
 }
 
-/// All that is to be erased, up to a row of `erasures`.
+/// The pending erasure, up to a row of `erasures`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Erasure {
     last_row: i64,
-    /// Where it is.
+    /// The places to erase.
     pub scope: ErasureScope,
 }
 
-/// What goes with a task beside its conversation.
+/// What is deleted together with a task's conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskDeletion {
-    /// Whether what was learned from it goes too: records of knowledge, what people said of it, lessons drawn from that.
+    /// Whether to delete what was learned from the task: knowledge records, the feedback on it, and lessons drawn
+    /// from that.
     pub with_knowledge: bool,
-    /// The calls of all tasks whose long output is in a file.
+    /// The calls of all tasks whose long output is in a spill file.
     pub outputs: Vec<CallId>,
 }
 
 impl WriteTx<'_> {
-    /// Deletes a task with all that only it had, and notes what may be left of it in files.
+    /// Deletes a task with everything that belongs to it alone, and queues the erasure of its traces in files.
     pub fn delete_task(&self, task: TaskRow, deletion: &TaskDeletion) -> Result<(), Error> {
         let TaskRow(row) = task;
         let outputs = self.task_outputs(row, &deletion.outputs)?;
@@ -105,13 +106,13 @@ impl WriteTx<'_> {
         self.enqueue_erasure(&ErasureScope { outputs, indexes: SearchIndex::ALL.into() })
     }
 
-    /// Notes where something may be left of what this transaction deletes.
+    /// Queues the erasure of the traces of what this transaction deletes.
     pub fn enqueue_erasure(&self, remains: &ErasureScope) -> Result<(), Error> {
         self.delete_planner_samples()?;
         self.execute("INSERT INTO erasures (remains) VALUES (?1)", [to_json(remains)?])
     }
 
-    /// Which of these calls are of the task.
+    /// Selects those of `calls` that belong to the task.
     fn task_outputs(&self, task: i64, calls: &[CallId]) -> Result<Vec<CallId>, Error> {
         let mut left: HashSet<String> = calls.iter().map(ToString::to_string).collect();
         let Some(length) = left.iter().next().map(String::len) else { return Ok(Vec::new()) };
@@ -131,12 +132,12 @@ impl WriteTx<'_> {
         Ok(found)
     }
 
-    /// Takes what is quoted of a task out of what stays of it: the question beside a correction, and what people said of
-    /// it that nothing was learned from.
+    /// Removes quotations of a task from what outlives it: the question beside a correction, and feedback from
+    /// which nothing was learned.
     fn redact_quotes(&self, task: i64) -> Result<(), Error> {
         let sql = "DELETE FROM feedback WHERE task = ?1 AND said ->> '$.type' <> 'correction'";
         self.execute(sql, [task])?;
-        // A record is written anew: its index follows insertions and deletions alone.
+        // The record is inserted again, because its index follows only insertions and deletions.
         self.transaction.execute_batch(
             "CREATE TEMP TABLE IF NOT EXISTS quoting AS SELECT *, content AS correction FROM knowledge LIMIT 0;
              DELETE FROM quoting",
@@ -156,18 +157,19 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Merges some of an index, all of which is merged in the end; whether there is more to do. `begins` the first time.
+    /// Merges a part of an index and returns whether more is left; the last call has merged all of it. `begins`
+    /// starts the merge.
     pub fn merge_index(&self, index: SearchIndex, begins: bool) -> Result<bool, Error> {
         let table = index.table();
         let changes = || self.transaction.query_row("SELECT total_changes()", [], |row| row.get::<_, i64>(0));
         let before = changes()?;
         let pages = if begins { -MERGE_PAGES_PER_COMMIT } else { MERGE_PAGES_PER_COMMIT };
         self.execute(&format!("INSERT INTO {table} ({table}, rank) VALUES ('merge', ?1)"), [pages])?;
-        // The command itself counts as one.
+        // The command itself counts as one change.
         Ok(changes()? - before >= 2)
     }
 
-    /// Forgets what the planner has sampled of keys.
+    /// Deletes the samples of keys that the query planner has taken.
     fn delete_planner_samples(&self) -> Result<(), Error> {
         let table = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_stat4')";
         if self.transaction.query_row(table, [], |row| row.get(0))? {
@@ -176,7 +178,7 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    /// Gives at most so many free pages back to the disk; whether there are more.
+    /// Releases at most `most` free pages to the file system and returns whether there are more.
     pub fn release_pages(&self, most: u32) -> Result<bool, Error> {
         let free = || self.transaction.pragma_query_value(None, "freelist_count", |row| row.get::<_, i64>(0));
         let before = free()?;
@@ -185,11 +187,12 @@ impl WriteTx<'_> {
         let mut rows = released.query([])?;
         while rows.next()?.is_some() {}
         let after = free()?;
-        // A brain that cannot shrink has as many as before.
+        // The number does not change for a brain that cannot shrink.
         Ok(after > 0 && after < before)
     }
 
-    /// Overwrites what belongs to nothing in some pages, from the one called `from` on; the one to go on with.
+    /// Overwrites the unused bytes of a range of pages from the page `from` on, and returns the page to continue
+    /// with.
     pub fn scrub_pages(&self, from: u32) -> Result<Option<u32>, Error> {
         let count: u32 = self.transaction.pragma_query_value(None, "page_count", |row| row.get(0))?;
         if count > MAX_SCRUBBABLE_PAGES {
@@ -213,28 +216,30 @@ impl WriteTx<'_> {
         Ok((end <= count).then_some(end))
     }
 
-    /// An erasure is done.
+    /// Marks an erasure as done.
     pub fn complete_erasure(&self, erasure: &Erasure) -> Result<(), Error> {
         self.execute("DELETE FROM erasures WHERE erasure <= ?1", [erasure.last_row])
     }
 }
 
 impl Brain {
-    /// What is to be erased, if something is. Blocks.
+    /// The pending erasure, if there is one. Blocks.
     pub fn pending_erasure(&self) -> Result<Option<Erasure>, Error> {
         self.read_long(load_pending_erasure)
     }
 
-    /// Carries the log over into the brain and leaves it empty; whether nobody was reading it. Blocks.
+    /// Checkpoints and truncates the write-ahead log. Returns whether it is complete: no reader was in the way.
+    /// Blocks.
     pub fn truncate_wal(&self) -> Result<bool, Error> {
         let connection = schema::connect_for_checkpoint(self.file())?;
         connection.busy_timeout(WAL_TRUNCATE_TIMEOUT)?;
-        // Most of it while others write.
+        // The passive checkpoint does most of the work without blocking writers.
         checkpoint_wal(&connection, "PASSIVE")?;
         Ok(checkpoint_wal(&connection, "TRUNCATE")?.is_complete)
     }
 
-    /// Removes the copies from before upgrades that are older than `age`; all of them where there is none. Blocks.
+    /// Removes the backups from before upgrades that are older than `age`, or all of them if `age` is `None`.
+    /// Blocks.
     pub fn remove_backups(&self, age: Option<Duration>) -> io::Result<()> {
         backups::remove_backups_older_than(self.file(), age)
     }
@@ -245,7 +250,8 @@ fn load_pending_erasure(reader: &Connection) -> Result<Option<Erasure>, Error> {
     let mut rows = query.query([])?;
     let mut all: Option<Erasure> = None;
     while let Some(row) = rows.next()? {
-        // What a later version noted and this one cannot read is in no place that it knows.
+        // A scope that a later version wrote and that cannot be parsed refers to places that this version does not
+        // have.
         let ErasureScope { outputs, indexes } =
             serde_json::from_str(row.get_ref(1)?.as_str()?).unwrap_or_default();
         let all = all.get_or_insert_with(|| Erasure { last_row: 0, scope: ErasureScope::default() });

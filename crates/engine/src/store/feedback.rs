@@ -1,4 +1,4 @@
-//! What people said of turns. A correction is a record of knowledge too, in force from then on.
+//! The user's feedback on turns. A correction is also a knowledge record, active from the moment it is given.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -15,59 +15,59 @@ use super::search::{AlreadyShown, SearchHit};
 use super::steps::{Step, TurnBase};
 use super::{TaskRow, WriteTx, lessons, to_json};
 
-/// How much of what the user had asked stands beside a correction, in bytes.
+/// The longest quotation of the user's question beside a correction, in bytes.
 const MAX_QUOTED_QUESTION_BYTES: usize = 400;
 
-/// What a person said of a turn, as it is stored.
+/// The content of a user's feedback on a turn, in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FeedbackContent {
-    /// The right answer.
+    /// The user states the right answer.
     Correction {
-        /// It.
+        /// The text of the correction.
         text: String,
-        /// The record of knowledge that it is.
+        /// The knowledge record that holds the correction.
         record: MemoryId,
     },
-    /// How good it was, from 1 to 5.
+    /// The user rates the turn.
     Rating {
-        /// It.
+        /// The rating, from 1 to 5.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rating: Option<i64>,
     },
-    /// That something went wrong.
+    /// The user reports that something went wrong.
     ErrorReport {
-        /// What.
+        /// The description of the error.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         comment: Option<String>,
     },
 }
 
-/// A correction that is in force, and the turn that it is about.
+/// An active correction and the turn that it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Correction {
-    /// Its id.
+    /// The id of the feedback.
     pub id: FeedbackId,
-    /// The record of knowledge that it is.
+    /// The knowledge record that holds the correction.
     pub knowledge_id: MemoryId,
-    /// The right answer.
+    /// The right answer, as the user stated it.
     pub text: String,
-    /// The task.
+    /// The row of the task.
     pub task: TaskRow,
-    /// What its caller calls it.
+    /// The id by which callers name the task.
     pub task_id: TaskId,
-    /// The turn.
+    /// The corrected turn.
     pub turn_id: TurnId,
-    /// Whether the task had seen what came from a tool by then.
+    /// Whether the task had received content from a tool up to this turn.
     pub is_tainted: bool,
 }
 
-/// Its place among what people said.
+/// The position of a feedback among all feedback, in the order in which it was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FeedbackRow(i64);
 
 impl WriteTx<'_> {
-    /// Takes down what a person said of the newest turn of a task; whether there is such a task.
+    /// Stores feedback on the newest turn of a task. Returns `false` if the task has no turn.
     pub fn insert_feedback(
         &self,
         id: FeedbackId,
@@ -91,13 +91,13 @@ impl WriteTx<'_> {
             let content = correction_content(&self.question_of_turn(row, turn)?, text);
             let to_know = KnowledgeDraft { content, tags: Vec::new(), supersedes: None };
             let record = NewKnowledge { id: *record, draft: to_know, source: Source::Feedback };
-            // Nothing is superseded that could be refused.
+            // The record supersedes nothing, so it cannot be rejected.
             self.save_knowledge(&record, Some(task), at)?.ok();
         }
         Ok(true)
     }
 
-    /// What the user had asked in a turn.
+    /// The user's message of a turn, without attachments.
     fn question_of_turn(&self, task: i64, turn: i64) -> Result<String, Error> {
         let message = "SELECT message_id FROM turns WHERE turn = ?1";
         let message: String =
@@ -107,15 +107,15 @@ impl WriteTx<'_> {
         };
         let body = "SELECT body FROM steps WHERE step = ?1";
         let body: String = self.transaction.prepare_cached(body)?.query_row([step], |row| row.get(0))?;
-        // What was attached is not the user's own word.
+        // Attachments are not the user's own words.
         Ok(match queries::parse_step(&body) {
             Ok(Step::Opened(opened)) => opened.message,
             _ => String::new(),
         })
     }
 
-    /// Takes out what was said of these steps of a task, with all lessons that were drawn from it. What else was in
-    /// those is to be learned again.
+    /// Deletes the feedback on these steps of a task, and all lessons drawn from it. Other corrections in those
+    /// lessons are queued to be learned again.
     pub(super) fn withdraw_feedback(&self, task: i64, steps: Range<i64>) -> Result<(), Error> {
         let void = "SELECT id FROM feedback WHERE task = ?1 AND step >= ?2 AND step < ?3";
         let void: HashSet<String> = self
@@ -131,12 +131,12 @@ impl WriteTx<'_> {
         self.execute(sql, [task, steps.start, steps.end])
     }
 
-    /// A correction is to be learned again.
+    /// Queues a correction to be learned again.
     pub(super) fn requeue_correction(&self, id: FeedbackId) -> Result<(), Error> {
         self.execute("UPDATE feedback SET batch = NULL WHERE id = ?1", [id.to_string()])
     }
 
-    /// A correction stands for itself again, and not in a lesson.
+    /// Makes the knowledge record of a correction active again, after the lesson that replaced it is gone.
     pub(super) fn reinstate_correction(&self, id: FeedbackId) -> Result<(), Error> {
         self.execute(
             "UPDATE knowledge SET valid_until = NULL
@@ -146,8 +146,9 @@ impl WriteTx<'_> {
     }
 }
 
-/// A correction with what it is about. It must be of use in other tasks, and be found by what is asked there. What the
-/// agent had answered is left out: a tool may have said it.
+/// The content of a correction's knowledge record: the user's question and the correction. It must be useful in
+/// other tasks and be found by similar questions. The agent's answer is left out because a tool may have provided
+/// it.
 fn correction_content(asked: &str, text: &str) -> String {
     let asked: Vec<&str> = asked.split_whitespace().collect();
     match truncate_text(asked.join(" "), MAX_QUOTED_QUESTION_BYTES) {
@@ -156,8 +157,8 @@ fn correction_content(asked: &str, text: &str) -> String {
     }
 }
 
-/// The first correction after `after` that no batch has looked at and whose turn has ended, where there is another turn
-/// that a lesson could harm: without one nothing can be tried.
+/// The first correction after `after` that no batch has processed and whose turn has ended. It requires another
+/// completed turn without feedback: an evaluation needs one to see whether a lesson does harm.
 pub(super) fn next_correction(
     reader: &Connection,
     FeedbackRow(after): FeedbackRow,
@@ -175,7 +176,7 @@ pub(super) fn next_correction(
     query.query_row([after], |row| Ok((FeedbackRow(row.get(0)?), parse_column(row, 1)?))).optional()
 }
 
-/// A correction that is in force and that no batch is done with.
+/// An active correction that no batch has processed.
 pub(super) fn correction(reader: &Connection, id: FeedbackId) -> Result<Option<Correction>, Error> {
     let mut query = reader.prepare_cached(
         "SELECT knowledge.id, said ->> '$.text', feedback.task, task_id, turn_id,
@@ -199,21 +200,21 @@ pub(super) fn correction(reader: &Connection, id: FeedbackId) -> Result<Option<C
     found.optional()
 }
 
-/// What the user taught, as a turn may be told of it.
+/// The corrections and lessons that may be put into a turn.
 #[derive(Clone, Debug, Default)]
 pub struct Corrections {
-    /// Corrections that its conversation does not show: those of its own task first, then the newest.
+    /// Corrections that the conversation does not show: those of its own task first, then the newest.
     pub corrections: Vec<SearchHit>,
-    /// Lessons that its conversation does not show, the newest first.
+    /// Lessons that the conversation does not show, newest first.
     pub lessons: Vec<SearchHit>,
-    /// How many of both it shows.
+    /// The number of corrections and lessons that the conversation shows already.
     pub already_shown: usize,
 }
 
-/// How much of what was taught is looked at: the newest.
+/// The most corrections, and the most lessons, that are considered: the newest ones.
 const MAX_CORRECTIONS_SCANNED: i64 = 200;
 
-/// What the user taught that the conversation at hand does not show.
+/// Loads the active corrections and lessons, without those that the conversation shows already.
 pub(super) fn load_corrections(
     reader: &Connection,
     task: TaskRow,
@@ -237,8 +238,8 @@ pub(super) fn load_corrections(
     })
 }
 
-/// Leaves out what is taken out once a message is edited, which is not yet on record, and puts the other corrections of
-/// lessons that go with it in their place.
+/// Excludes what the pending edit of a message will delete, although the deletion is not stored yet. Each excluded
+/// lesson is replaced by those of its corrections that remain.
 fn exclude_voided(
     reader: &Connection,
     TaskRow(task): TaskRow,
@@ -273,7 +274,7 @@ fn exclude_voided(
     Ok(())
 }
 
-/// The record of knowledge that a correction is.
+/// The knowledge record of a correction.
 fn correction_record(reader: &Connection, id: FeedbackId) -> Result<Option<SearchHit>, Error> {
     let mut query = reader.prepare_cached(
         "SELECT knowledge.id, content, tags, knowledge.created_at FROM feedback
@@ -282,7 +283,7 @@ fn correction_record(reader: &Connection, id: FeedbackId) -> Result<Option<Searc
     query.query_row([id.to_string()], |row| search_hit(row, Source::Feedback)).optional()
 }
 
-/// A record of what was taught: its id, content, tags and time.
+/// Builds a search hit from the columns id, content, tags and creation time.
 fn search_hit(row: &Row<'_>, source: Source) -> Result<SearchHit, Error> {
     let content: String = row.get(1)?;
     Ok(SearchHit {
@@ -300,13 +301,13 @@ fn search_hit(row: &Row<'_>, source: Source) -> Result<SearchHit, Error> {
     })
 }
 
-/// What is in force of what was taught, the newest first, and whether it was drawn from the task.
+/// The active records of a source, newest first, each with whether it was drawn from the task.
 fn load_active(
     reader: &Connection,
     source: Source,
     TaskRow(task): TaskRow,
 ) -> Result<Vec<(SearchHit, bool)>, Error> {
-    // In the very words of the index, so that no other knowledge is looked at.
+    // The condition repeats that of the index `knowledge_taught`, so that no other knowledge is scanned.
     let mut query = reader.prepare_cached(
         "SELECT id, content, tags, created_at, task IS ?1 FROM knowledge
          WHERE source IN ('feedback', 'learned') AND valid_until IS NULL AND source = ?2
@@ -318,8 +319,8 @@ fn load_active(
     rows.collect()
 }
 
-/// What a conversation that goes on from `base` was told. What was told with an answer that is given anew stands beside
-/// its question, and stays there.
+/// The ids of the memory records that a conversation shows when it continues from `base`. Notes that were sent
+/// with an answer that is now replaced stand beside its question and remain visible.
 fn recalled_ids(reader: &Connection, task: TaskRow, base: TurnBase) -> Result<HashSet<String>, Error> {
     let TaskRow(row) = task;
     let from = AlreadyShown::load(reader, Some((task, base)))?.from_step;

@@ -1,6 +1,6 @@
-//! The journal of a brain, for people: only read, and also while an engine runs on the brain.
+//! Read-only access to a brain's journal, for inspection. It works while an engine is running on the brain.
 //!
-//! Neither the lock is taken nor the schema brought up to date, so a brain of an earlier version is read as it is.
+//! It neither takes the lock nor migrates the schema, so a brain of an earlier version is read as it is.
 
 use std::path::{Path, PathBuf};
 
@@ -10,30 +10,30 @@ use rusqlite::{Connection, Error, ErrorCode};
 
 use super::{BrainError, StoredStep, queries};
 
-/// A brain that is opened for its journal alone.
+/// A brain that was opened only to read its journal.
 pub struct Journal {
     reader: Connection,
 }
 
-/// Why a journal cannot be read.
+/// The errors of reading a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// There is no such file, or it is not for us.
+    /// The file does not exist or is not accessible.
     #[error("the brain {file} cannot be opened")]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         file: PathBuf,
-        /// Why.
+        /// The error of the file system.
         #[source]
         source: std::io::Error,
     },
-    /// It is another program's database, or a brain of a much later version.
+    /// The file is a database of another program, or a brain of a later version that this one cannot read.
     #[error("{file} is not a brain, or one of a later version")]
     Unknown {
-        /// The file.
+        /// The path of the file.
         file: PathBuf,
     },
-    /// It is damaged, or SQLite failed.
+    /// The file is damaged, or SQLite failed.
     #[error(transparent)]
     Brain(#[from] BrainError),
 }
@@ -44,7 +44,7 @@ impl Journal {
     /// # Errors
     /// See [`JournalError`].
     pub fn open(file: &Path) -> Result<Self, JournalError> {
-        // SQLite does not say why it cannot open a file.
+        // SQLite does not report why it cannot open a file.
         std::fs::File::open(file)
             .map_err(|source| JournalError::Unreadable { file: file.to_owned(), source })?;
         let failed = |error| JournalError::Brain(BrainError::from_sqlite(file, error));
@@ -59,7 +59,7 @@ impl Journal {
         }
     }
 
-    /// At most `limit` tasks, the one that ran last first.
+    /// At most `limit` tasks, the one with the most recent turn first.
     pub fn tasks(&self, limit: u32) -> Result<Vec<TaskId>, Error> {
         let mut query = self.reader.prepare(
             "SELECT task_id FROM turns JOIN tasks USING (task) GROUP BY task ORDER BY MAX(turn) DESC LIMIT ?1",
@@ -72,7 +72,7 @@ impl Journal {
         rows.collect()
     }
 
-    /// The steps of all turns of a task, oldest first; none if there is no such task.
+    /// The steps of all turns of a task, oldest first; `None` if there is no such task.
     pub fn steps(&self, task_id: &TaskId) -> Result<Option<Vec<StoredStep>>, Error> {
         let task = queries::task(&self.reader, task_id)?;
         task.map(|task| queries::steps(&self.reader, task.row)).transpose()

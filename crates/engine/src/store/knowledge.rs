@@ -1,4 +1,4 @@
-//! Records of knowledge: saved, superseded, taken away, listed.
+//! Knowledge records: saving, superseding, deleting and listing.
 
 use std::ops::Range;
 
@@ -10,33 +10,33 @@ use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use super::queries::{parse_column, timestamp};
 use super::{TaskRow, WriteTx, to_json};
 
-/// What is to be known, as it was asked for and checked.
+/// A validated request to save knowledge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnowledgeDraft {
-    /// What is known.
+    /// The statement to remember.
     pub content: String,
-    /// Words to file it under.
+    /// Tags that are searched together with the content.
     pub tags: Vec<String>,
-    /// The record in whose place it comes.
+    /// The record that the new one replaces.
     pub supersedes: Option<MemoryId>,
 }
 
-/// Why something cannot be saved.
+/// The reasons why knowledge is rejected before it is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KnowledgeRejected {
-    /// It says nothing, or too much.
+    /// The content is blank or too long.
     #[error("`content`: must be 1 to {MAX_CONTENT} bytes of text, not all of it blank")]
     Content,
-    /// It is filed under too much, or under nothing.
+    /// There are too many tags, or one of them is blank or too long.
     #[error("`tags`: at most {MAX_TAGS} are taken, each 1 to {MAX_TAG} bytes long")]
     Tags,
-    /// What it is to supersede is no record.
+    /// `supersedes` is not the id of a knowledge record.
     #[error("`supersedes`: {}", SupersedeError::Unknown)]
     Supersedes,
 }
 
 impl KnowledgeDraft {
-    /// Checks what is to be saved.
+    /// Validates a request to save knowledge.
     pub fn parse(save: SaveKnowledge) -> Result<Self, KnowledgeRejected> {
         let SaveKnowledge { content, tags, supersedes } = save;
         if content.trim().is_empty() || content.len() > MAX_CONTENT {
@@ -51,34 +51,34 @@ impl KnowledgeDraft {
     }
 }
 
-/// A record that is to be saved.
+/// A knowledge record to be saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewKnowledge {
-    /// Its id.
+    /// The id of the record.
     pub id: MemoryId,
-    /// What is to be known.
+    /// The validated content.
     pub draft: KnowledgeDraft,
-    /// Where it came from.
+    /// The origin of the record.
     pub source: Source,
 }
 
-/// What becomes of a record that supersedes another one.
+/// The reasons why a record cannot supersede another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SupersedeError {
     /// There is no such record.
     #[error("there is no such record of knowledge; search for the one that is meant")]
     Unknown,
-    /// Another record has taken its place.
+    /// The record has been superseded already.
     #[error("another record has already taken its place; supersede that one")]
     Superseded,
-    /// It is better known than what would take its place.
+    /// The record is more trusted than the one that would replace it.
     #[error("what came from a tool cannot take the place of what came from the user or the agent")]
     Trusted,
 }
 
 impl WriteTx<'_> {
-    /// Saves a record, drawn from the newest step of `task` if there is one. The one that it supersedes is in force
-    /// no longer; where that cannot be, nothing is saved.
+    /// Saves a record, linked to the newest step of `task` if there is one. The record that it supersedes becomes
+    /// inactive; if it cannot be superseded, nothing is saved.
     pub fn save_knowledge(
         &self,
         record: &NewKnowledge,
@@ -114,8 +114,8 @@ impl WriteTx<'_> {
         Ok(Ok(()))
     }
 
-    /// Saves a record that a turn drew. Where it cannot take the place of the one that it supersedes, for that was
-    /// replaced or deleted in this moment or is better known, it stands beside it.
+    /// Saves a record that a turn produced. If it cannot supersede the record it names, because that one was just
+    /// replaced or deleted or is more trusted, it is saved beside it.
     pub fn save_knowledge_from_turn(
         &self,
         record: &NewKnowledge,
@@ -130,14 +130,15 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    /// Takes a record away for good; whether there was one. One that it superseded stays out of force.
+    /// Deletes a record and returns whether it existed. A record that it superseded remains inactive.
     pub fn delete_knowledge(&self, id: MemoryId) -> Result<bool, Error> {
         let sql = "DELETE FROM knowledge WHERE id = ?1";
         Ok(self.transaction.prepare_cached(sql)?.execute([id.to_string()])? > 0)
     }
 
-    /// Takes out what was drawn from these steps of a task, as if it had never been: what it superseded is in force
-    /// again. What the user taught stays where its turn is only answered anew: that is what it is for.
+    /// Deletes the records drawn from these steps of a task, as if they had never existed: the records they
+    /// superseded become active again. Unless `with_taught` is set, corrections and lessons are kept: they must
+    /// survive a retry of their turn, which is what they are for.
     pub(super) fn withdraw_knowledge(
         &self,
         task: i64,
@@ -155,7 +156,7 @@ impl WriteTx<'_> {
             .query_map(params![task, steps.start, steps.end, with_taught], |row| row.get(0))?
             .collect::<Result<_, _>>()?;
         for record in drawn {
-            // One that another record has replaced meanwhile leaves its predecessor replaced too.
+            // A record that was itself replaced meanwhile leaves its predecessor inactive.
             self.execute(
                 "UPDATE knowledge SET valid_until = NULL
                  WHERE id = (SELECT supersedes FROM knowledge WHERE record = ?1 AND valid_until IS NULL)",
@@ -167,13 +168,13 @@ impl WriteTx<'_> {
     }
 }
 
-/// Where a record came from, if there is one.
+/// The origin of a record, if the record exists.
 fn source_of(reader: &Connection, id: MemoryId) -> Result<Option<Source>, Error> {
     let mut query = reader.prepare_cached("SELECT source FROM knowledge WHERE id = ?1")?;
     query.query_row([id.to_string()], |row| parse_column(row, 0)).optional()
 }
 
-/// Whether a record is in force, and why not.
+/// Whether a record is active, and if not, why.
 pub(super) fn check_active(reader: &Connection, id: MemoryId) -> Result<Result<(), SupersedeError>, Error> {
     let mut query = reader.prepare_cached("SELECT valid_until IS NULL FROM knowledge WHERE id = ?1")?;
     let found: Option<bool> = query.query_row([id.to_string()], |row| row.get(0)).optional()?;
@@ -211,7 +212,7 @@ pub(super) fn count(reader: &Connection) -> Result<u64, Error> {
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// Reads the tags of a record.
+/// Parses the tags of a record.
 pub(super) fn parse_tags(row: &Row<'_>, column: usize) -> Result<Vec<String>, Error> {
     serde_json::from_str(row.get_ref(column)?.as_str()?)
         .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))

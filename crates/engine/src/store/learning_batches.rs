@@ -1,4 +1,4 @@
-//! Batches of the learning component: how far each has come. One is under way at a time.
+//! Batches of the learning component and their progress. At most one batch is active at a time.
 
 use contract::learning::Verdict;
 use contract::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp, TurnId};
@@ -13,79 +13,79 @@ use super::tokenize::QueryTerms;
 use super::usage::CallUsage;
 use super::{WriteTx, to_json};
 
-/// How many of the newest turns are looked through for one that has nothing to do with a correction.
+/// The number of newest turns among which an unrelated turn is selected.
 const MAX_UNRELATED_TURN_CANDIDATES: i64 = 100;
 
-/// How far a batch has come. What is stored is read by later versions: it may only grow.
+/// The progress of a batch. The stored form is read by later versions, so fields may only be added.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchProgress {
-    /// How many turns have ended since the batch before it began.
+    /// The number of turns that have ended since the previous batch began.
     pub trajectory_count: u64,
-    /// The last correction that was looked at.
+    /// The last correction that was considered.
     #[serde(default)]
     pub after: FeedbackRow,
-    /// How many corrections were looked at.
+    /// The number of corrections that were considered.
     #[serde(default)]
     pub taken: u32,
-    /// How many lessons were adopted.
+    /// The number of lessons that were adopted.
     #[serde(default)]
     pub adopted: u32,
-    /// What comes next.
+    /// The stage to execute next.
     #[serde(default)]
     pub stage: BatchStage,
-    /// How often a model gave no answer since the last stage.
+    /// The number of model calls since the last stage that gave no answer.
     #[serde(default)]
     pub failures: u32,
-    /// How many starts of the engine have taken the batch up since the last stage.
+    /// The number of engine starts since the last stage that resumed the batch.
     #[serde(default)]
     pub starts: u32,
 }
 
-/// What comes next in a batch.
+/// The next stage of a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "stage", rename_all = "snake_case")]
 pub enum BatchStage {
-    /// The next correction is looked for.
+    /// Select the next correction.
     #[default]
     Choosing,
-    /// A lesson is drafted from a correction.
+    /// Draft a lesson from a correction.
     Drafting {
         /// The correction.
         feedback_id: FeedbackId,
     },
-    /// The corrected turn is asked again.
+    /// Repeat the corrected turn with the lesson.
     Trying(LessonDraft),
-    /// What it answered is judged.
+    /// Judge the repeated answer of the corrected turn.
     Judging {
-        /// The lesson.
+        /// The lesson under evaluation.
         draft: LessonDraft,
-        /// What it answered.
+        /// The repeated answer.
         answer: String,
     },
-    /// An unrelated turn is asked again.
+    /// Repeat an unrelated turn with the lesson.
     TryingOther {
-        /// The lesson.
+        /// The lesson under evaluation.
         draft: LessonDraft,
-        /// What was judged of the corrected turn.
+        /// The verdict on the corrected turn.
         verdict: Verdict,
         /// The unrelated turn.
         other: UnrelatedTurn,
     },
-    /// What that answered is judged.
+    /// Judge the repeated answer of the unrelated turn.
     JudgingOther {
-        /// The lesson.
+        /// The lesson under evaluation.
         draft: LessonDraft,
-        /// What was judged of the corrected turn.
+        /// The verdict on the corrected turn.
         verdict: Verdict,
         /// The unrelated turn.
         other: UnrelatedTurn,
-        /// What it answered.
+        /// The repeated answer.
         answer: String,
     },
 }
 
 impl BatchStage {
-    /// The correction that is looked at.
+    /// The correction that the stage works on.
     pub fn feedback_id(&self) -> Option<FeedbackId> {
         match self {
             Self::Choosing => None,
@@ -98,44 +98,44 @@ impl BatchStage {
     }
 }
 
-/// A lesson that is on trial.
+/// A lesson under evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LessonDraft {
-    /// The correction that it is drawn from.
+    /// The correction from which the lesson is drawn.
     pub feedback_id: FeedbackId,
-    /// The lesson.
+    /// The text of the lesson.
     pub lesson: String,
-    /// The lesson that it is merged with.
+    /// The existing lesson that this one is merged with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merges: Option<MemoryId>,
-    /// Whether what came from a tool may be in it.
+    /// Whether the lesson may contain content from a tool.
     pub is_tainted: bool,
 }
 
-/// A turn that has nothing to do with a correction.
+/// A turn that is unrelated to a correction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnrelatedTurn {
-    /// Its task.
+    /// The task of the turn.
     pub task_id: TaskId,
-    /// It.
+    /// The id of the turn.
     pub turn_id: TurnId,
 }
 
-/// What a stage has come to, beside the next one.
+/// The effect of a completed stage, apart from the transition to the next one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BatchEffect {
-    /// Nothing.
+    /// No effect.
     None,
-    /// The batch is done with a correction, of which no lesson came.
+    /// The correction is processed, without a lesson.
     NoLesson(FeedbackId),
-    /// A lesson is adopted, where that is still possible.
+    /// The lesson is adopted, if that is still possible.
     Adopt(Box<NewLesson>),
     /// The batch ends.
     End,
 }
 
 impl WriteTx<'_> {
-    /// Begins a batch, unless one is under way; the one that is.
+    /// Begins a batch and returns it, or returns the active one if there is one.
     pub fn begin_batch(&self, id: BatchId, at: Timestamp) -> Result<(BatchId, BatchProgress), Error> {
         if let Some(under_way) = active_batch(self.transaction)? {
             return Ok(under_way);
@@ -150,7 +150,7 @@ impl WriteTx<'_> {
             "INSERT INTO batches (id, state, started_at) VALUES (?1, ?2, ?3)",
             params![id.to_string(), to_json(&progress)?, at.unix_ms()],
         )?;
-        // What nothing is learned from is read with this.
+        // Feedback from which nothing can be learned counts as processed by this batch.
         self.execute(
             "UPDATE feedback SET batch = ?1 WHERE batch IS NULL AND (task IS NULL OR NOT EXISTS (
                  SELECT 1 FROM knowledge WHERE knowledge.id = said ->> '$.record' AND valid_until IS NULL
@@ -160,7 +160,8 @@ impl WriteTx<'_> {
         Ok((id, progress))
     }
 
-    /// A batch has come to `progress`, with what that came to and cost. A lesson that can no longer be adopted is none.
+    /// Stores the progress of a batch together with the effect and the usage of its last stage. A lesson that can
+    /// no longer be adopted is dropped.
     pub fn advance_batch(
         &self,
         id: BatchId,
@@ -172,7 +173,7 @@ impl WriteTx<'_> {
         for spent in spent {
             self.insert_call_usage(at, spent)?;
         }
-        // Another brain may have come in its place.
+        // An import may have replaced the brain's content.
         let is_open = "SELECT EXISTS (SELECT 1 FROM batches WHERE id = ?1 AND ended_at IS NULL)";
         if !self.transaction.query_row(is_open, [id.to_string()], |row| row.get::<_, bool>(0))? {
             return Ok(());
@@ -183,7 +184,8 @@ impl WriteTx<'_> {
         }
         match effect {
             BatchEffect::Adopt(lesson) => {
-                // Where it is not, the next batch looks at the correction again, if that is still there.
+                // If it is not adopted, the next batch considers the correction again, provided that it still
+                // exists.
                 if self.adopt_lesson(lesson, id, at)? {
                     progress.adopted += 1;
                     self.mark_processed(lesson.correction.id, id)?;
@@ -199,7 +201,7 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Whether a stage is about a task that is gone.
+    /// Whether a stage refers to a deleted task.
     fn refers_to_deleted_task(&self, stage: &BatchStage) -> Result<bool, Error> {
         let is_there = |sql: &str, id: String| {
             self.transaction.prepare_cached(sql)?.query_row([id], |row| row.get::<_, bool>(0))
@@ -219,7 +221,7 @@ impl WriteTx<'_> {
         }
     }
 
-    /// No batch looks at a correction again.
+    /// Marks a correction as processed, so that no batch considers it again.
     fn mark_processed(&self, feedback_id: FeedbackId, batch_id: BatchId) -> Result<(), Error> {
         self.execute(
             "UPDATE feedback SET batch = (SELECT batch FROM batches WHERE id = ?2) WHERE id = ?1",
@@ -228,12 +230,13 @@ impl WriteTx<'_> {
     }
 }
 
-/// Takes out of all batches what is about tasks that are gone. A batch looks for another correction then.
+/// Removes from all batches what refers to deleted tasks. A batch that was working on it selects another
+/// correction.
 pub(super) fn reset_orphaned_batches(rows: &WriteTx<'_>) -> Result<(), Error> {
     let mut query = rows.transaction.prepare_cached("SELECT batch, state FROM batches")?;
     let states = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     for (batch, state) in states.collect::<Result<Vec<(i64, String)>, _>>()? {
-        // One that a later version wrote cannot be read, and begins anew when it is.
+        // A state that a later version wrote cannot be parsed; the batch restarts when it is loaded.
         let Ok(progress) = serde_json::from_str::<BatchProgress>(&state) else { continue };
         if rows.refers_to_deleted_task(&progress.stage)? {
             let state = to_json(&BatchProgress { stage: BatchStage::Choosing, ..progress })?;
@@ -243,8 +246,7 @@ pub(super) fn reset_orphaned_batches(rows: &WriteTx<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// The batch that is under way, and how far it has come. One that a later version wrote and that this one cannot read
-/// begins anew.
+/// The active batch and its progress. A batch that a later version wrote and that this one cannot parse restarts.
 pub(super) fn active_batch(reader: &Connection) -> Result<Option<(BatchId, BatchProgress)>, Error> {
     let mut query = reader
         .prepare_cached("SELECT id, state FROM batches WHERE ended_at IS NULL ORDER BY batch LIMIT 1")?;
@@ -264,13 +266,14 @@ pub(super) fn active_batch(reader: &Connection) -> Result<Option<(BatchId, Batch
     found.optional()
 }
 
-/// When the last batch began, in Unix milliseconds: what ended before that has been read. By time, for rows have other
-/// numbers in a brain that was imported.
+/// The start of the newest batch in Unix milliseconds; turns that ended before it are processed. Compared by time,
+/// because an import changes row numbers.
 fn last_started_at(reader: &Connection) -> Result<Option<i64>, Error> {
     reader.prepare_cached("SELECT MAX(started_at) FROM batches")?.query_row([], |row| row.get(0))
 }
 
-/// Since when there is something that no batch has read: since the last one began, or else since the first of it.
+/// The time since when there is something that no batch has processed: the start of the newest batch, or, if there
+/// was none, the time of the oldest unprocessed item.
 pub(super) fn unprocessed_since(reader: &Connection) -> Result<Option<Timestamp>, Error> {
     let last = last_started_at(reader)?;
     let first = "SELECT MIN(at) FROM (
@@ -282,7 +285,7 @@ pub(super) fn unprocessed_since(reader: &Connection) -> Result<Option<Timestamp>
     Ok(first.map(|first| Timestamp::from_unix_ms(last.unwrap_or(first))))
 }
 
-/// Of the newest turns that ended well, and of which nobody said anything, the one that has least to do with `text`.
+/// Of the newest completed turns without feedback, the one that has the fewest words in common with `text`.
 pub(super) fn find_unrelated_turn(
     reader: &Connection,
     turn_id: TurnId,

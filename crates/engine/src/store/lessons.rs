@@ -1,4 +1,4 @@
-//! Lessons: records of knowledge that were drawn from corrections, with what they were drawn from.
+//! Lessons: knowledge records that were drawn from corrections, stored together with their evidence.
 
 use std::collections::HashSet;
 
@@ -14,38 +14,38 @@ use super::queries::{parse_column, timestamp};
 use super::tokenize::QueryTerms;
 use super::{WriteTx, to_json};
 
-/// The most corrections that a lesson names.
+/// The most corrections that a lesson's evidence contains.
 const MAX_EVIDENCE_CORRECTIONS: usize = 64;
 
-/// A lesson that has stood its trial.
+/// A lesson that has passed its evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewLesson {
-    /// Its id.
+    /// The id of the lesson's knowledge record.
     pub id: MemoryId,
-    /// What was learned.
+    /// The text of the lesson.
     pub content: String,
-    /// What it was drawn from.
+    /// The correction from which it was drawn.
     pub correction: Correction,
-    /// The lesson that it is merged with.
+    /// The existing lesson that this one is merged with.
     pub merges: Option<MemoryId>,
-    /// Whether what came from a tool may be in it.
+    /// Whether the lesson may contain content from a tool.
     pub is_tainted: bool,
-    /// What was judged.
+    /// The verdicts of the evaluation.
     pub verdicts: Vec<Verdict>,
 }
 
-/// A lesson as the drafting of another one is shown it.
+/// A lesson as it is shown to the model that drafts another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnownLesson {
-    /// Its id.
+    /// The id of the lesson.
     pub id: MemoryId,
-    /// What was learned.
+    /// The text of the lesson.
     pub content: String,
 }
 
 impl WriteTx<'_> {
-    /// Puts a lesson in force, in the place of the correction and of the lesson that it was merged with; whether that
-    /// was still possible. One that may hold what came from a tool is data, which takes the place of nothing but data.
+    /// Activates a lesson in place of the correction and of the lesson that it was merged with. Returns whether
+    /// that was still possible. A lesson that may contain content from a tool is data and supersedes only data.
     pub(super) fn adopt_lesson(
         &self,
         lesson: &NewLesson,
@@ -53,7 +53,7 @@ impl WriteTx<'_> {
         at: Timestamp,
     ) -> Result<bool, Error> {
         let NewLesson { id, content, correction: given, merges, is_tainted, verdicts } = lesson;
-        // The person may have taken it back, edited it away or had the lesson undone meanwhile.
+        // Meanwhile the user may have withdrawn the correction, edited it away, or undone the lesson.
         let Some(given) = correction(self.transaction, given.id)? else { return Ok(false) };
         let mut corrections = vec![CorrectionGiven {
             feedback_id: given.id,
@@ -74,7 +74,7 @@ impl WriteTx<'_> {
             return Ok(false);
         }
         let (id, feedback_id) = (id.to_string(), given.id.to_string());
-        // It is drawn from the step that the correction is about.
+        // The lesson is linked to the step that the correction is about.
         self.execute(
             "UPDATE knowledge SET step = (SELECT step FROM feedback WHERE id = ?2) WHERE id = ?1",
             [&id, &feedback_id],
@@ -83,7 +83,7 @@ impl WriteTx<'_> {
             let sql = "UPDATE knowledge SET valid_until = ?2 WHERE id = ?1";
             self.execute(sql, params![given.knowledge_id.to_string(), at.unix_ms()])?;
         }
-        // A turn that was judged may be gone by now.
+        // A turn that was judged may have been deleted.
         let is_there = "SELECT EXISTS (SELECT 1 FROM turns WHERE turn_id = ?1)";
         let mut is_there = self.transaction.prepare_cached(is_there)?;
         let mut standing = Vec::new();
@@ -99,8 +99,8 @@ impl WriteTx<'_> {
         Ok(true)
     }
 
-    /// Takes a lesson in force back; whether there was one. What it came in the place of is in force again, and is not
-    /// learned again.
+    /// Undoes an active lesson and returns whether there was one. The records that it replaced become active again
+    /// and are not learned again.
     pub fn undo_lesson(&self, id: MemoryId) -> Result<bool, Error> {
         let is_known = evidence(self.transaction, id)?.is_some();
         if !is_known || check_active(self.transaction, id)?.is_err() {
@@ -110,8 +110,8 @@ impl WriteTx<'_> {
         Ok(true)
     }
 
-    /// Takes out the lessons in which one of these corrections is, the newest first. The others in them are to be
-    /// learned again.
+    /// Deletes the lessons that contain one of these corrections, newest first. Their other corrections are queued
+    /// to be learned again.
     pub(super) fn withdraw_lessons_from(&self, void: &HashSet<String>) -> Result<(), Error> {
         let mut query = self.transaction.prepare_cached(
             "SELECT id, evidence FROM lessons JOIN knowledge USING (id) ORDER BY record DESC",
@@ -131,8 +131,8 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    /// Takes a lesson out, and puts what it came in the place of in force again, unless another record has come in its
-    /// own place.
+    /// Deletes a lesson and reactivates the records that it replaced, unless the lesson itself has been
+    /// superseded.
     fn revoke_lesson(&self, id: MemoryId) -> Result<(), Error> {
         let own = source_correction(self.transaction, id)?;
         if check_active(self.transaction, id)?.is_ok() {
@@ -147,7 +147,7 @@ impl WriteTx<'_> {
     }
 }
 
-/// Takes out of the evidence of all lessons what was judged of turns of a task.
+/// Removes the verdicts on turns of a task from the evidence of all lessons.
 pub(super) fn remove_verdicts(rows: &WriteTx<'_>, task_id: &TaskId) -> Result<(), Error> {
     let mut query = rows.transaction.prepare_cached("SELECT id, evidence FROM lessons")?;
     let lessons = query.query_map([], |row| Ok((row.get(0)?, parse_evidence(row, 1)?)))?;
@@ -161,13 +161,13 @@ pub(super) fn remove_verdicts(rows: &WriteTx<'_>, task_id: &TaskId) -> Result<()
     Ok(())
 }
 
-/// The correction that a lesson was drawn from.
+/// The correction from which a lesson was drawn.
 fn source_correction(reader: &Connection, id: MemoryId) -> Result<Option<FeedbackId>, Error> {
     let evidence = evidence(reader, id)?;
     Ok(evidence.and_then(|evidence| evidence.corrections.first().map(|own| own.feedback_id)))
 }
 
-/// What a lesson was drawn from, if it is one.
+/// The evidence of a record, if the record is a lesson.
 pub(super) fn evidence(reader: &Connection, id: MemoryId) -> Result<Option<Evidence>, Error> {
     let mut query = reader.prepare_cached("SELECT evidence FROM lessons WHERE id = ?1")?;
     query.query_row([id.to_string()], |row| parse_evidence(row, 0)).optional()
@@ -178,7 +178,7 @@ fn parse_evidence(row: &Row<'_>, column: usize) -> Result<Evidence, Error> {
         .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
-/// The lessons in force, the newest first.
+/// The active lessons, newest first.
 pub(super) fn list(reader: &Connection, limit: i64, offset: i64) -> Result<Vec<Lesson>, Error> {
     let mut query = reader.prepare_cached(
         "SELECT id, content, evidence, created_at FROM lessons JOIN knowledge USING (id)
@@ -195,10 +195,10 @@ pub(super) fn list(reader: &Connection, limit: i64, offset: i64) -> Result<Vec<L
     rows.collect()
 }
 
-/// How many lessons are looked at for those that bear on something: the newest.
+/// The number of newest lessons that are searched for relevant ones.
 const MAX_LESSONS_SCANNED: i64 = 500;
 
-/// Lessons in force that are data, or that are not: those that bear most on `about`, and then the newest.
+/// Active lessons that are tainted (data), or that are not: those most relevant to `about` first, then the newest.
 pub(super) fn most_relevant(
     reader: &Connection,
     is_tainted: bool,

@@ -1,4 +1,4 @@
-//! Connections to tool servers, and what authorizing them needs. Whatever is secret comes sealed.
+//! Connections to MCP servers, and the state of their authorization. All secrets are passed in sealed.
 
 use contract::assets::ConnectionStatus;
 use contract::{ConnectionId, Timestamp};
@@ -8,38 +8,38 @@ use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use super::WriteTx;
 use super::queries::timestamp;
 
-/// A connection to a tool server: there is one per server.
+/// A connection to a tool server; there is one per server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionRow {
-    /// Its id.
+    /// The id of the connection.
     pub id: ConnectionId,
-    /// The server's name.
+    /// The name of the server.
     pub server: String,
-    /// How it is.
+    /// The status of the connection.
     pub status: ConnectionStatus,
-    /// What is wrong with it.
+    /// The error of the connection, if it has one.
     pub error: Option<String>,
-    /// A hash of which server it is to.
+    /// A hash that identifies the server.
     pub identity: String,
     /// The server's tools, as JSON.
     pub tools: String,
-    /// When it was first made.
+    /// The time at which the connection was created.
     pub created_at: Timestamp,
 }
 
-/// An authorization that was begun.
+/// An authorization that was started and is not completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthorizationRow {
-    /// The server's name.
+    /// The name of the server.
     pub server: String,
-    /// What it needs to be finished, sealed.
+    /// The sealed state that is needed to complete the authorization.
     pub sealed_state: String,
-    /// When it was begun.
+    /// The time at which it was started.
     pub created_at: Timestamp,
 }
 
 impl WriteTx<'_> {
-    /// Keeps a connection as it is now, in the place of an earlier one to its server. Its credentials stay.
+    /// Inserts a connection or updates the existing one to its server. The stored credentials are kept.
     pub fn upsert_connection(&self, connection: &ConnectionRow) -> Result<(), Error> {
         let ConnectionRow { id, server, status, error, identity, tools, created_at } = connection;
         self.execute(
@@ -51,19 +51,19 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Keeps the credentials of the connection to a server, sealed; whether there is one.
+    /// Stores the sealed credentials of the connection to a server. Returns whether there is such a connection.
     pub fn set_credentials(&self, server: &str, sealed: &str) -> Result<bool, Error> {
         let sql = "UPDATE connections SET credentials = ?2 WHERE server = ?1";
         Ok(self.transaction.prepare_cached(sql)?.execute(params![server, sealed])? > 0)
     }
 
-    /// Takes away the connection to a server, with all that belongs to it.
+    /// Deletes the connection to a server and its pending authorizations.
     pub fn delete_connection(&self, server: &str) -> Result<(), Error> {
         self.execute("DELETE FROM connections WHERE server = ?1", [server])?;
         self.execute("DELETE FROM authorizations WHERE server = ?1", [server])
     }
 
-    /// Keeps an authorization that was begun, under the hash of its `state`. Those that were begun before `old` go.
+    /// Stores a started authorization under the hash of its `state`, and deletes those started before `old`.
     pub fn insert_authorization(
         &self,
         state_hash: &str,
@@ -78,7 +78,7 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Takes an authorization by the hash of its `state`: it is given once.
+    /// Removes and returns an authorization by the hash of its `state`, so that each can be used only once.
     pub fn take_authorization(&self, state_hash: &str) -> Result<Option<AuthorizationRow>, Error> {
         let mut take = self.transaction.prepare_cached(
             "DELETE FROM authorizations WHERE state = ?1 RETURNING server, begun, created_at",
@@ -93,7 +93,7 @@ impl WriteTx<'_> {
         .optional()
     }
 
-    /// Keeps who the engine is at an authorization server, sealed.
+    /// Stores the sealed client registration of the engine at an authorization server, or deletes it.
     pub fn set_client_registration(&self, issuer: &str, sealed: Option<&str>) -> Result<(), Error> {
         match sealed {
             Some(sealed) => self.execute(
@@ -106,7 +106,7 @@ impl WriteTx<'_> {
     }
 }
 
-/// All connections, the oldest first.
+/// All connections, oldest first.
 pub(super) fn list(reader: &Connection) -> Result<Vec<ConnectionRow>, Error> {
     let mut query = reader.prepare_cached(
         "SELECT id, server, status, error, identity, tools, created_at FROM connections ORDER BY connection",
@@ -120,7 +120,7 @@ pub(super) fn credentials(reader: &Connection, server: &str) -> Result<Option<St
     reader.prepare_cached(sql)?.query_row([server], |row| row.get(0)).optional().map(Option::flatten)
 }
 
-/// When an authorization for a server was last begun.
+/// The time at which the newest authorization for a server was started.
 pub(super) fn authorization_started_at(
     reader: &Connection,
     server: &str,
@@ -129,7 +129,7 @@ pub(super) fn authorization_started_at(
     reader.prepare_cached(sql)?.query_row([server], |row| timestamp(row, 0)).optional()
 }
 
-/// Who the engine is at an authorization server, sealed.
+/// The sealed client registration of the engine at an authorization server.
 pub(super) fn client_registration(reader: &Connection, issuer: &str) -> Result<Option<String>, Error> {
     let sql = "SELECT registration FROM registrations WHERE issuer = ?1";
     reader.prepare_cached(sql)?.query_row([issuer], |row| row.get(0)).optional()

@@ -1,8 +1,8 @@
-//! What memory takes in of turns that have ended: their messages, in overlapping windows that are searched, an
-//! episode each, and what they did.
+//! Indexes ended turns into memory: their messages in overlapping windows for search, one episode each, and a
+//! trajectory of what they did.
 //!
-//! All is drawn from the journal, in its order, and a task remembers up to which step: a turn that an earlier version
-//! of the engine ran is taken in later, and none twice.
+//! Everything is derived from the journal, in its order, and each task records the last step that was indexed. A
+//! turn run by an earlier version of the engine is therefore indexed later, and no turn is indexed twice.
 
 use contract::memory::Episode;
 use contract::{EpisodeId, MessageId};
@@ -16,20 +16,20 @@ use crate::fault_injection::{self, Mutation};
 use crate::llm::{Answer, Content};
 use crate::memory_format::{self, TOOL_ORIGIN_NOTE};
 
-/// How many turns are taken in when one ends: it, and a few that were left before it.
+/// The number of turns that are indexed when one ends: that turn, and a few of the backlog before it.
 const MAX_TURNS_PER_INGEST: usize = 4;
-/// How many messages a window has.
+/// The number of messages in a window.
 const WINDOW_MESSAGES: i64 = 6;
-/// How many messages after the beginning of a window the next one begins.
+/// The distance between the beginnings of consecutive windows, in messages.
 const WINDOW_STRIDE_MESSAGES: i64 = 3;
-/// How much of a message is searched, in bytes. Each message is indexed a few times while its windows fill.
+/// The indexed part of a message, in bytes. Each message is indexed several times while its windows fill.
 const MAX_INDEXED_MESSAGE_BYTES: usize = 8 * 1024;
-/// How much of what the user said, and of the answer, an episode keeps, in bytes.
+/// The parts of the user's message and of the answer that an episode contains, in bytes.
 const MAX_EPISODE_BYTES: (usize, usize) = (400, 600);
-/// The most calls that a trajectory names.
+/// The most tool calls that a trajectory contains.
 const MAX_TRAJECTORY_CALLS: usize = 64;
 
-/// A step as it is stored, with its row.
+/// A stored step with its row.
 struct StepRow {
     step: i64,
     turn: i64,
@@ -42,21 +42,21 @@ struct TurnMessage {
     message_id: MessageId,
     step: i64,
     has_text: bool,
-    /// How many messages of the conversation it is, with the results of its calls.
+    /// The number of messages of the conversation that it stands for, including the results of its calls.
     length: i64,
 }
 
-/// Where a conversation ends.
+/// The length of a conversation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ConversationLength {
-    /// How many messages it has.
+    /// The number of all messages.
     pub(super) message_count: i64,
-    /// How many of them have words.
+    /// The number of messages with text.
     pub(super) text_message_count: i64,
 }
 
 impl WriteTx<'_> {
-    /// Takes in a turn that has just ended. Where that fails it is left for later: the turn has ended all the same.
+    /// Indexes a turn that has just ended. If that fails, it is deferred: the turn has ended regardless.
     pub(super) fn ingest_or_defer(&self, task: TaskRow) -> Result<(), Error> {
         self.transaction.execute_batch("SAVEPOINT taking_in")?;
         if let Err(error) = self.ingest(task, MAX_TURNS_PER_INGEST) {
@@ -66,7 +66,7 @@ impl WriteTx<'_> {
         self.transaction.execute_batch("RELEASE taking_in")
     }
 
-    /// Takes in turns of a task that have ended, `limit` at most, oldest first.
+    /// Indexes at most `limit` ended turns of a task, oldest first.
     pub fn ingest(&self, TaskRow(task): TaskRow, limit: usize) -> Result<(), Error> {
         let Some(from) = self.ingested_up_to(task)? else { return Ok(()) };
         for steps in self.ended_turns(task, from, limit)? {
@@ -79,14 +79,14 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    /// Takes in turns that were left, `limit` at most.
+    /// Indexes at most `limit` turns of the backlog.
     pub fn ingest_backlog(&self, limit: usize) -> Result<(), Error> {
         let sql =
             "SELECT turn, task FROM turns WHERE taken_in = 0 AND ended_at IS NOT NULL ORDER BY turn LIMIT 1";
         let left = self.transaction.prepare_cached(sql)?.query_row([], |row| Ok((row.get(0)?, row.get(1)?)));
         let Some((turn, task)): Option<(i64, i64)> = left.optional()? else { return Ok(()) };
         self.ingest(TaskRow(task), limit)?;
-        // One without a step, or of a task that is gone, has nothing to take in.
+        // A turn without a step, or of a deleted task, has nothing to index.
         let sql = "UPDATE turns SET taken_in = 1 WHERE turn = ?1 AND NOT EXISTS (
                        SELECT 1 FROM steps JOIN tasks USING (task)
                        WHERE steps.task = ?2 AND steps.turn = ?1 AND step > tasks.taken_in
@@ -94,13 +94,13 @@ impl WriteTx<'_> {
         self.execute(sql, [turn, task])
     }
 
-    /// Up to which step a task was taken in.
+    /// The last indexed step of a task; `None` if there is no such task.
     fn ingested_up_to(&self, task: i64) -> Result<Option<i64>, Error> {
         let mut query = self.transaction.prepare_cached("SELECT taken_in FROM tasks WHERE task = ?1")?;
         query.query_row([task], |row| row.get(0)).optional()
     }
 
-    /// The steps after `from` of turns that have ended, turn by turn.
+    /// The steps after `from` of ended turns, grouped by turn.
     fn ended_turns(&self, task: i64, from: i64, limit: usize) -> Result<Vec<Vec<StepRow>>, Error> {
         let mut query = self.transaction.prepare_cached(
             "SELECT step, turn, at, body FROM steps JOIN turns USING (turn)
@@ -143,7 +143,7 @@ impl WriteTx<'_> {
         if nth > before.text_message_count {
             self.reindex_windows_from(task, before.text_message_count)?;
         }
-        // What a conversation no longer shows can be recalled into it.
+        // What a conversation no longer shows may be recalled into it.
         for row in steps {
             if let Step::Compacted(compacted) = &row.body {
                 let covers = i64::try_from(compacted.covers).unwrap_or(i64::MAX);
@@ -166,8 +166,8 @@ impl WriteTx<'_> {
         })
     }
 
-    /// Takes out what is void once a turn, opened by the step `opening`, goes on from an earlier message. What came of
-    /// the turn itself stays.
+    /// Removes from memory what becomes invalid when a turn, opened by the step `opening`, continues from an
+    /// earlier message. What was stored for that turn itself is kept.
     pub(super) fn rewind_memory(
         &self,
         TaskRow(task): TaskRow,
@@ -180,17 +180,18 @@ impl WriteTx<'_> {
             TurnBase::Retry { message_id } => (message_id.to_string(), false),
         };
         let Some((step, kind)) = step_of_message(self.transaction, task, &message_id)? else { return Ok(()) };
-        // A retry of what the user said keeps it.
+        // A retry of the user's message keeps that message.
         let kept = i64::from(!is_edit && matches!(kind.as_str(), "opened" | "steered"));
         let from = step + kept;
-        // A message that is not there, because it was taken out before or was not taken in yet, may have some after it.
+        // A message that is missing, because it was removed before or is not indexed yet, may be followed by
+        // indexed ones.
         let void = "task = ?1 AND place >= COALESCE(
                         (SELECT place + ?3 FROM said WHERE task = ?1 AND message_id = ?2),
                         (SELECT MIN(place) FROM said WHERE task = ?1 AND step >= ?4)
                     )";
         let message = params![task, message_id, kept, from];
-        // What the user said while the model spoke is older than the answer that it stands behind: of what was taken in
-        // the messages tell what was drawn from them.
+        // A message that the user sent while the model was answering has an earlier step than the answer it
+        // follows. What was derived from indexed messages is therefore found through those messages.
         let sql = format!(
             "SELECT COALESCE(
                  (SELECT MIN(step) FROM said WHERE {void}),
@@ -212,7 +213,7 @@ impl WriteTx<'_> {
             "DELETE FROM episodes WHERE task = ?1 AND step >= ?2 AND step < ?3",
             [task, from, opening],
         )?;
-        // What was told with an answer to the same message stands beside that message.
+        // Notes that were sent with an answer to the same message stand beside that message and stay.
         self.execute(
             "DELETE FROM recalled WHERE task = ?1 AND step >= ?2 AND step < ?3 AND NOT EXISTS (
                  SELECT 1 FROM steps WHERE steps.step = recalled.step
@@ -229,12 +230,12 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    /// Makes the windows of a task whose messages were put in place as a whole.
+    /// Builds the windows of a task whose messages were all inserted at once.
     pub(super) fn index_task_windows(&self, task: i64) -> Result<(), Error> {
         self.reindex_windows_from(task, 0)
     }
 
-    /// Makes the windows anew that have messages from the `nth` one with words on.
+    /// Rebuilds the windows that contain messages from the `nth` message with text on.
     fn reindex_windows_from(&self, task: i64, nth: i64) -> Result<(), Error> {
         let from = nth - WINDOW_MESSAGES;
         self.execute("DELETE FROM windows WHERE task = ?1 AND first > ?2", [task, from])?;
@@ -242,7 +243,7 @@ impl WriteTx<'_> {
         if end == 0 {
             return Ok(());
         }
-        // A window whose messages are all in the one before it is none.
+        // A window whose messages are all in the previous one is not created.
         let last = ((end - 1).div_euclid(WINDOW_STRIDE_MESSAGES) - 1).max(0) * WINDOW_STRIDE_MESSAGES;
         let mut first = 0.max((from.div_euclid(WINDOW_STRIDE_MESSAGES) + 1) * WINDOW_STRIDE_MESSAGES);
         while first <= last {
@@ -261,7 +262,7 @@ impl WriteTx<'_> {
         self.execute(sql, params![window, texts.join("\n\n")])
     }
 
-    /// The messages of a window: who said each, and what is searched of it.
+    /// The messages of a window: the speaker and the indexed text of each.
     fn window_messages(&self, task: i64, first: i64) -> Result<Vec<(Speaker, String)>, Error> {
         let mut query = self.transaction.prepare_cached(
             "SELECT body FROM said JOIN steps USING (step)
@@ -280,7 +281,8 @@ impl WriteTx<'_> {
             .collect())
     }
 
-    /// Adds what is remembered of a turn, in the place of what an earlier answer to the same message came to.
+    /// Adds the episode and the trajectory of a turn. The episode of an earlier answer to the same message was
+    /// removed by the rewind.
     fn insert_episode(&self, task: i64, steps: &[StepRow]) -> Result<(), Error> {
         let Some(last) = steps.last() else { return Ok(()) };
         let opened = steps.iter().find_map(|row| match &row.body {
@@ -305,7 +307,8 @@ impl WriteTx<'_> {
         };
         let content = format!("The user: {}\n{came_to}", truncate_text(asked, MAX_EPISODE_BYTES.0));
         let calls: Vec<_> = turn_calls(steps).collect();
-        // What a tool brought in, or a note that was recalled, is said again in later turns: nobody can tell where.
+        // Content from a tool, or from a recalled note with that label, may be repeated in later turns, and
+        // nothing shows where. A task that is tainted therefore stays so.
         let brought_in = calls.iter().any(|(tool, _)| memory_format::is_untrusted_tool(tool))
             || opened.notes.iter().any(|note| note.contains(TOOL_ORIGIN_NOTE))
             || opened.media.iter().any(Content::is_document)
@@ -329,13 +332,13 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Whether an earlier turn of the task has what came from a tool.
+    /// Whether an earlier turn of the task contains content from a tool.
     fn is_task_tainted(&self, task: i64) -> Result<bool, Error> {
         let sql = "SELECT EXISTS (SELECT 1 FROM episodes WHERE task = ?1 AND source = 'tool')";
         self.transaction.prepare_cached(sql)?.query_row([task], |row| row.get(0))
     }
 
-    /// What the user said in a message that was taken in.
+    /// The text of an indexed message of the user.
     fn user_text_of(&self, task: i64, message_id: MessageId) -> Result<String, Error> {
         let sql = "SELECT body FROM said JOIN steps USING (step) WHERE said.task = ?1 AND message_id = ?2";
         let mut query = self.transaction.prepare_cached(sql)?;
@@ -368,13 +371,13 @@ pub(super) fn episode_count(reader: &Connection) -> Result<u64, Error> {
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// Whether a turn that has ended was not taken in.
+/// Whether there is an ended turn that is not indexed.
 pub(super) fn has_backlog(reader: &Connection) -> Result<bool, Error> {
     let sql = "SELECT EXISTS (SELECT 1 FROM turns WHERE taken_in = 0 AND ended_at IS NOT NULL)";
     reader.prepare_cached(sql)?.query_row([], |row| row.get(0))
 }
 
-/// The step that a message of a task is, and of which kind that is.
+/// The step that contains a message of a task, and the kind of that step.
 pub(super) fn step_of_message(
     reader: &Connection,
     task: i64,
@@ -389,8 +392,8 @@ pub(super) fn step_of_message(
     query.query_row(params![task, message_id], |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
 
-/// The message that a step is, if it is one: its id, how many messages of the conversation it is with the results of
-/// its calls, and whether it has words in it.
+/// The message that a step represents, if any: its id, the number of messages it stands for including the results
+/// of its calls, and whether it has text.
 pub(super) fn message_of_step(step: &Step) -> Option<(MessageId, i64, bool)> {
     let (message_id, length) = match step {
         Step::Opened(opened) if !opened.base.is_retry() => (opened.message_id, 1),
@@ -407,9 +410,9 @@ pub(super) fn message_of_step(step: &Step) -> Option<(MessageId, i64, bool)> {
 /// The messages of a turn, in the order of the conversation.
 fn turn_messages(steps: &[StepRow]) -> Vec<TurnMessage> {
     let mut messages: Vec<TurnMessage> = Vec::new();
-    // What the user said while the model spoke comes after its answer.
+    // Messages that the user sent while the model was answering; they follow the answer.
     let mut waiting: Vec<TurnMessage> = Vec::new();
-    // How many calls of the last answer have no result; none while the model is to speak.
+    // The number of calls of the last answer without a result; `None` while the model is expected to answer.
     let mut open: Option<usize> = None;
     for StepRow { step, body, .. } in steps {
         let has_words = MessageText::from_step(body).is_some();
@@ -430,7 +433,7 @@ fn turn_messages(steps: &[StepRow]) -> Vec<TurnMessage> {
             Step::Steered { message_id, .. } => match open {
                 Some(calls) => {
                     messages.push(message(*message_id, 1));
-                    // Behind an answer without calls it asks the model once more.
+                    // After an answer without calls, the message causes one more model call.
                     open = (calls > 0).then_some(calls);
                 }
                 None => waiting.push(message(*message_id, 1)),
@@ -448,7 +451,7 @@ fn turn_messages(steps: &[StepRow]) -> Vec<TurnMessage> {
     messages
 }
 
-/// The calls of a turn, each by its tool and whether it failed.
+/// The tool calls of a turn, each with the tool's name and whether it failed.
 fn turn_calls(steps: &[StepRow]) -> impl Iterator<Item = (&str, bool)> {
     let answers = steps.iter().filter_map(|row| match &row.body {
         Step::Answered { answer, .. } => Some(answer),
@@ -463,7 +466,7 @@ fn turn_calls(steps: &[StepRow]) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// How a turn ended, in a word.
+/// The outcome of a turn in a word or two.
 fn outcome_name(last: &StepRow) -> &'static str {
     match &last.body {
         Step::Ended { outcome: TurnOutcome::Completed { .. } } => "completed",
@@ -473,7 +476,7 @@ fn outcome_name(last: &StepRow) -> &'static str {
     }
 }
 
-/// A text of at most `most` bytes, cut between two letters.
+/// Truncates a text to at most `most` bytes at a character boundary, and appends an ellipsis if it was cut.
 pub(super) fn truncate_text(mut text: String, most: usize) -> String {
     if text.len() > most {
         text.truncate(text.floor_char_boundary(most));

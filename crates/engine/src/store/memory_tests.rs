@@ -1,5 +1,5 @@
-//! Memory after any sequence of turns, edits, retries, kills and deletions: what is searched is what is in force, and
-//! every index is in step with its table.
+//! Property tests of memory after any sequence of turns, edits, retries, kills and deletions: exactly the active
+//! content is found, and every index matches its table.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::testing::{opened, task_id};
 
 const KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
-/// What happens to a task, or to what is known. Numbers choose among what there is.
+/// An action on a task or on knowledge. Numbers select among what exists.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Turn { task: usize, from: TurnStart, steps: Vec<AnswerSpec>, end: TurnEnd },
@@ -41,7 +41,7 @@ pub(super) enum TurnStart {
 pub(super) struct AnswerSpec {
     has_words: bool,
     calls: bool,
-    /// The user says something before the answer, and after it.
+    /// Whether the user sends a message before the answer, and after it.
     steered: (bool, bool),
     saves: KnowledgeSave,
 }
@@ -60,7 +60,7 @@ pub(super) enum KnowledgeSave {
     Record { supersedes: Option<usize> },
 }
 
-/// A record that the model of the test knows.
+/// A knowledge record in the reference model.
 #[derive(Clone, Debug)]
 struct ExpectedKnowledge {
     id: MemoryId,
@@ -75,7 +75,7 @@ pub(super) struct BrainModel {
     pub(super) brain: Brain,
     pub(super) tasks: [Option<TaskRow>; 2],
     knowledge: Vec<ExpectedKnowledge>,
-    /// What each message said, by a word that no other has.
+    /// A word for each message that no other message contains.
     words: BTreeMap<String, String>,
     at: i64,
     folder: TempDir,
@@ -88,7 +88,7 @@ impl BrainModel {
         Self { brain, tasks: [None; 2], knowledge: Vec::new(), words: BTreeMap::new(), at: 0, folder }
     }
 
-    /// Goes on in another brain, which has taken over all that this one had.
+    /// Continues in another brain into which this one was imported.
     pub(super) fn move_to(&mut self, brain: Brain, folder: TempDir) {
         let row = |brain: &Brain, number: usize| {
             brain.task(&task_id(&format!("t{number}"))).unwrap().map(|entry| entry.row)
@@ -195,7 +195,7 @@ impl BrainModel {
         self.step(task, turn_id, Step::Opened(Opened { message_id, base, ..opened(&message) })).await;
         self.withdraw(task);
         for (number, answered) in steps.iter().enumerate() {
-            // All but the last go on.
+            // All answers but the last continue with a call.
             let calls = answered.calls || number + 1 < steps.len();
             self.answer(task, turn_id, *answered, calls).await;
         }
@@ -203,7 +203,7 @@ impl BrainModel {
             TurnEnd::Completed => Some(TurnOutcome::Completed { stop_reason: StopReason::EndTurn }),
             TurnEnd::Cancelled { said } => {
                 let message_id = MessageId::new();
-                // Behind an answer that ends the turn the model says nothing more.
+                // After an answer that ends the turn the model says nothing more.
                 let speaks = steps.last().is_none_or(|last| last.calls || last.steered.0 || last.steered.1);
                 let said = (said && speaks)
                     .then(|| PartialAnswer { message_id, text: self.word(&message_id.to_string()) });
@@ -277,7 +277,7 @@ impl BrainModel {
         self.knowledge.push(ExpectedKnowledge { id, word, supersedes, is_active: true, saved_by: by });
     }
 
-    /// What answers drew that are no longer in force never was.
+    /// Withdraws the knowledge of answers that were removed, as if it had never existed.
     fn withdraw(&mut self, task: TaskRow) {
         let branch = branch_from_steps(self.brain.steps(task).unwrap());
         let in_force: Vec<MessageId> =
@@ -309,7 +309,7 @@ impl BrainModel {
             .unwrap()
     }
 
-    /// What is searched of a task is what is in force of it, in its order.
+    /// Checks that the indexed messages of a task are its active ones, in order.
     fn check_task(&self, task: TaskRow) {
         let branch = branch_from_steps(self.brain.steps(task).unwrap());
         let listed: Vec<(String, bool)> =
@@ -357,7 +357,7 @@ impl BrainModel {
         }
     }
 
-    /// Every index says that it is whole, and in step with its table.
+    /// Checks the integrity of every index, and that it matches its table.
     pub(super) fn check_indexes(&self) {
         let outside = self.outside();
         for (index, rank) in [("knowledge_words", 1), ("episode_words", 1), ("window_words", 0)] {
@@ -493,7 +493,7 @@ async fn what_a_shortened_conversation_no_longer_shows_is_found_in_it() {
         life.brain.search(&query).unwrap().len()
     };
     assert_eq!((found(&life, "word1x"), found(&life, "word10x")), (0, 0));
-    // The first eight of its messages are left out from here on.
+    // The first eight of its messages are covered from here on.
     let (turn_id, at) = (TurnId::new(), life.now());
     let begun = NewTurn { turn_id, message_id: MessageId::new(), request: None };
     life.write(move |rows| rows.insert_turn(task, &begun, at.unix_ms(), at)).await;
@@ -503,9 +503,9 @@ async fn what_a_shortened_conversation_no_longer_shows_is_found_in_it() {
     life.step(task, turn_id, Step::Compacted(compacted)).await;
     let outcome = TurnOutcome::Completed { stop_reason: StopReason::EndTurn };
     life.step(task, turn_id, Step::Ended { outcome }).await;
-    // As a message and as what became of its turn.
+    // The same fact is found as a message and as an episode.
     assert_eq!((found(&life, "word1x"), found(&life, "word10x")), (2, 0));
-    // Going back behind that brings them back into the conversation.
+    // Going back before the compaction shows them in the conversation again.
     life.apply(&Action::Turn {
         task: 0,
         from: TurnStart::Retry(3),
@@ -523,7 +523,7 @@ async fn a_search_gives_up_in_time() {
     let until = Instant::now();
     let query =
         MemoryQuery { text: "word0x".into(), kinds: KINDS, limit: 5, conversation: None, deadline: until };
-    // Too little to be noticed, or an error: never a wait.
+    // A result without a noticeable delay, or an error, but never a wait.
     let found = life.brain.search(&query);
     assert!(found.is_err() || found.is_ok_and(|found| found.len() == 1));
     assert_eq!(life.search("word0x", KINDS).len(), 1);
@@ -566,7 +566,7 @@ async fn a_word_that_is_in_much_of_it_tells_nothing_to_who_did_not_ask() {
     }
     assert_eq!(found(&life, "the teapot", at_hand), Vec::<String>::new());
     assert!(found(&life, "the teapot", None).len() >= 5);
-    // However many there were once.
+    // The number of records that existed earlier is irrelevant.
     let other = |number: i64| save(format!("Something else, the {number}th."));
     let others: Vec<_> = (0..4 * few).map(other).collect();
     let ids: Vec<_> = others.iter().map(|record| record.id).collect();
@@ -579,7 +579,7 @@ async fn a_word_that_is_in_much_of_it_tells_nothing_to_who_did_not_ask() {
     life.write(move |rows| rows.save_knowledge(&newest, None, at)).await.unwrap();
     life.write(move |rows| ids.iter().try_for_each(|id| rows.delete_knowledge(*id).map(drop))).await;
     assert_eq!(found(&life, "the teapot", at_hand), Vec::<String>::new());
-    // Beside a word that tells something it counts.
+    // Together with a selective word it counts.
     let cracked = save("The cracked teapot.".into());
     life.write(move |rows| rows.save_knowledge(&cracked, None, Timestamp::from_unix_ms(0))).await.unwrap();
     assert_eq!(found(&life, "cracked teapot", at_hand), ["The cracked teapot."]);

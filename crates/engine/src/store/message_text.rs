@@ -1,4 +1,4 @@
-//! What was said in a step: who said it, and its words.
+//! The text of the message that a step represents, and its speaker.
 
 use std::borrow::Cow;
 
@@ -8,14 +8,14 @@ use serde::Deserialize;
 use super::steps::{PartialAnswer, Step, TurnBase, TurnOutcome};
 use crate::llm::Content;
 
-/// Who said a message.
+/// The speaker of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Speaker {
     User,
     Agent,
 }
 
-/// A message with words in it.
+/// A message that has text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MessageText {
     pub(super) message_id: MessageId,
@@ -24,7 +24,7 @@ pub(super) struct MessageText {
 }
 
 impl MessageText {
-    /// What was said in a step, if something was.
+    /// The message of a step, if it has one with text.
     pub(super) fn from_step(step: &Step) -> Option<Self> {
         match step {
             Step::Opened(opened) if !opened.base.is_retry() => {
@@ -41,8 +41,9 @@ impl MessageText {
         }
     }
 
-    /// The same of a step as it is stored, without reading the rest of it: a search looks at a hundred for one turn. A
-    /// step that cannot be read says nothing, and one of which only the rest cannot be read says what it does.
+    /// The same for a step in its stored form, without parsing the rest of it: the search for one turn reads about
+    /// a hundred steps. A step that cannot be parsed has no text; errors in fields that are not needed here are
+    /// ignored.
     pub(super) fn from_stored(body: &str) -> Option<Self> {
         let StoredStepText { step, message_id, message, media, base, answer, outcome } =
             serde_json::from_str(body).ok()?;
@@ -65,13 +66,13 @@ impl MessageText {
     }
 }
 
-/// The words of a user's message with those of its attachments.
+/// The text of a user's message together with the text of its attachments.
 fn user_text(message: &str, media: &[Content]) -> String {
     let attached = Content::text_of(media);
     [message, &attached].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-/// What tells of words in the JSON form of [`Step`].
+/// The fields of the JSON form of [`Step`] that determine its text.
 #[derive(Deserialize)]
 struct StoredStepText<'a> {
     #[serde(borrow)]
@@ -192,7 +193,7 @@ mod tests {
             }),
             1 => Just(Step::Ended { outcome: TurnOutcome::Completed { stop_reason: StopReason::EndTurn } }),
             1 => Just(Step::Intended { call_id: CallId::new() }),
-            // Their fields have the names of others, and are something else.
+            // Their fields have the same names as those of other steps, but a different meaning.
             1 => any::<String>().prop_map(|answer| Step::Resolved {
                 request_id: HitlId::new(),
                 answer,

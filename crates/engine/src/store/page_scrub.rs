@@ -1,18 +1,18 @@
-//! The bytes of a page of the brain that belong to nothing. When SQLite moves a row to another page it leaves a copy of
-//! it behind, which `secure_delete` does not overwrite when the row itself is deleted later.
+//! Finds and overwrites the unused bytes of a page of the brain. When SQLite moves a row to another page, it
+//! leaves a copy behind, which `secure_delete` does not overwrite when the row itself is deleted later.
 
 use std::ops::Range;
 
-/// Where the pointer-map pages of a file lie: behind page 1 and then after each so many pages that one describes, five
-/// bytes each.
+/// Whether a page is a pointer-map page: page 2, and then one after each group of pages that a map describes with
+/// five bytes per page.
 fn is_pointer_map(number: u32, page_size: usize) -> bool {
     let described = u32::try_from(page_size / 5).unwrap_or(u32::MAX);
     number >= 2 && (number - 2).is_multiple_of(described.saturating_add(1))
 }
 
-/// The page as it is with its unused bytes overwritten; none where there is nothing to overwrite, or it is no page of a
-/// table or an index. The brain must be far smaller than 64 GiB: only then a page that continues a long value, which
-/// begins with the number of the next one, cannot be taken for another kind.
+/// Returns the page with its unused bytes overwritten by zeros; `None` if there is nothing to overwrite or the
+/// page is not a page of a table or an index. The brain must be far smaller than 64 GiB: only then an overflow
+/// page, which begins with the number of the next one, cannot be mistaken for another kind.
 pub(super) fn scrub_page(number: u32, page: &[u8]) -> Option<Vec<u8>> {
     if is_pointer_map(number, page.len()) {
         return None;
@@ -31,8 +31,8 @@ pub(super) fn scrub_page(number: u32, page: &[u8]) -> Option<Vec<u8>> {
     Some(page)
 }
 
-/// The unused ranges of a page whose header begins at `header`: what is between the cell pointers and the cells, and the
-/// free blocks among the cells but for their links. None of anything that is not as a sound page is.
+/// The unused ranges of a page whose header begins at `header`: the gap between the cell pointers and the cells,
+/// and the free blocks without their links. `None` if the page is not well-formed.
 fn unused_ranges(page: &[u8], header: usize) -> Option<Vec<Range<usize>>> {
     let pointers = match page.get(header)? {
         2 | 5 => header + 12,
@@ -51,7 +51,7 @@ fn unused_ranges(page: &[u8], header: usize) -> Option<Vec<Range<usize>>> {
     let (mut block, mut least) = (read_u16_at(page, header + 1)?, content);
     while block != 0 {
         let (next, size) = (read_u16_at(page, block)?, read_u16_at(page, block + 2)?);
-        // They lie in the order of their places.
+        // Free blocks are sorted by their offsets.
         if block < least || size < 4 || block + size > page.len() {
             return None;
         }
@@ -61,7 +61,7 @@ fn unused_ranges(page: &[u8], header: usize) -> Option<Vec<Range<usize>>> {
     Some(unused)
 }
 
-/// The number of two bytes at a place.
+/// Reads a big-endian 16-bit number.
 fn read_u16_at(page: &[u8], at: usize) -> Option<usize> {
     let bytes = page.get(at..at.checked_add(2)?)?;
     Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))

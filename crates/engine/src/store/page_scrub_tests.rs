@@ -1,4 +1,4 @@
-//! Unused bytes are found in pages that SQLite wrote, and nothing else is touched.
+//! Unused bytes are found in pages that SQLite wrote, and no other byte is changed.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ fn a_page_of_no_table_is_left_alone() {
     assert_eq!(scrub_page(3, &page), None);
     for kind in [2, 5, 10, 13] {
         page[0] = kind;
-        // Its header says what cannot be.
+        // An impossible value in the header.
         assert_eq!(scrub_page(3, &page), None, "{kind}");
     }
     assert_eq!(scrub_page(3, &[13]), None);
@@ -37,7 +37,7 @@ fn what_a_moved_row_leaves_behind_is_overwritten() {
     page[8..10].copy_from_slice(&4000_u16.to_be_bytes());
     page[1000..1006].copy_from_slice(b"secret");
     page[4000..4006].copy_from_slice(b"stored");
-    // A free block among the cells, without another behind it.
+    // A free block among the cells that is the last of its list.
     page[1..3].copy_from_slice(&4050_u16.to_be_bytes());
     page[4052..4054].copy_from_slice(&20_u16.to_be_bytes());
     page[4060..4066].copy_from_slice(b"secret");
@@ -47,7 +47,7 @@ fn what_a_moved_row_leaves_behind_is_overwritten() {
     assert_eq!(scrub_page(3, &clean), None);
 }
 
-/// Overwrites all that is unused in a database.
+/// Overwrites all unused bytes of a database.
 fn scrub(connection: &Connection) {
     let count: u32 = connection.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
     for number in 1..=count {

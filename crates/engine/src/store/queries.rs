@@ -1,4 +1,4 @@
-//! What is read from the brain.
+//! The read queries of tasks, turns, steps, events, pending requests, grants and media.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -16,21 +16,21 @@ use super::write_tx::IdempotencyKey;
 use super::{TaskEntry, TaskRow};
 use crate::fault_injection::{self, Mutation};
 
-/// An event as it is stored.
+/// An event in its stored form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredEvent {
     /// Unix milliseconds, strictly increasing within the task.
     pub ts: i64,
-    /// The turn.
+    /// The turn of the event.
     pub turn_id: TurnId,
-    /// Its type.
+    /// The type of the event.
     pub kind: String,
-    /// Its own data, a JSON object.
+    /// The event's own data, a JSON object.
     pub data: String,
 }
 
 impl StoredEvent {
-    /// The event itself.
+    /// Parses the event.
     pub(super) fn into_event(self) -> Result<Event, Error> {
         let event = serde_json::from_str(&self.data).and_then(|data| Event::from_parts(&self.kind, data));
         event.map_err(|error| Error::FromSqlConversionFailure(3, Type::Text, Box::new(error)))
@@ -40,58 +40,58 @@ impl StoredEvent {
 /// A turn that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenTurn {
-    /// The task.
+    /// The id of the task.
     pub task_id: TaskId,
-    /// The turn.
+    /// The id of the turn.
     pub turn_id: TurnId,
-    /// How many starts of the engine have taken it up since its last step.
+    /// The number of engine starts that have resumed the turn since its last step.
     pub starts: u32,
     /// The user's message.
     pub message_id: MessageId,
-    /// The request that began it, where the caller named it.
+    /// The idempotency key of the request that began it, if the caller sent one.
     pub request: Option<IdempotencyKey>,
-    /// The `ts` of its first event; 0 where an earlier version did not note it.
+    /// The `ts` of its first event; 0 if an earlier version did not record it.
     pub opened_ts: i64,
-    /// What it waits for a person with.
+    /// The request with which the turn waits for the user.
     pub pending: Option<PendingHitl>,
 }
 
-/// A request that waits for a person.
+/// A request that waits for an answer of the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingHitl {
-    /// Its id.
+    /// The id of the request.
     pub request_id: HitlId,
-    /// What is wanted.
+    /// The kind of the request.
     pub kind: HitlKind,
-    /// When it was asked.
+    /// The time at which it was made.
     pub created_at: Timestamp,
 }
 
-/// A turn that a named request began.
+/// A turn that was begun by a request with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestedTurn {
-    /// The turn.
+    /// The id of the turn.
     pub turn_id: TurnId,
-    /// The hash of what the request asked for.
+    /// The hash of the request's content.
     pub hash: String,
-    /// The `ts` of its first event.
+    /// The `ts` of the turn's first event.
     pub opened_ts: i64,
-    /// Whether that event is there: an edit takes turns out.
+    /// Whether that event still exists: an edit deletes the events of turns.
     pub opened_event_exists: bool,
 }
 
-/// A step as it is stored.
+/// A step in its stored form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredStep {
-    /// The turn.
+    /// The turn of the step.
     pub turn_id: TurnId,
-    /// The `ts` of the turn's first event; that of the step where an earlier version did not note it.
+    /// The `ts` of the turn's first event; the step's own `ts` if an earlier version did not record it.
     pub opened_ts: i64,
-    /// The task's newest event when the step was on record.
+    /// The `ts` of the task's newest event when the step was stored.
     pub ts: i64,
-    /// When it was on record.
+    /// The time at which the step was stored.
     pub at: Timestamp,
-    /// The step.
+    /// The step itself.
     pub step: Step,
 }
 
@@ -155,8 +155,8 @@ pub(super) fn steps(reader: &Connection, task: TaskRow) -> Result<Vec<StoredStep
     Ok(steps)
 }
 
-/// Shows the steps of a task behind the one in the row `after`, oldest first, each with its row and its size, for as long
-/// as `visit` goes on.
+/// Calls `visit` with each step of a task after the row `after`, oldest first, together with its row and its size
+/// in bytes, until `visit` returns `false`.
 pub(super) fn for_each_step(
     reader: &Connection,
     TaskRow(task): TaskRow,
@@ -181,14 +181,14 @@ pub(super) fn for_each_step(
     Ok(())
 }
 
-/// A conversation as it was at the end of a turn, from which its journal is read on.
+/// A snapshot of a conversation at the end of a turn; only the journal after it has to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The last step in it.
+    /// The last step that it includes.
     pub step: i64,
-    /// The turn of that.
+    /// The turn of that step.
     pub turn_id: TurnId,
-    /// The conversation.
+    /// The serialized conversation.
     pub body: String,
 }
 
@@ -208,7 +208,7 @@ pub(super) fn checkpoint(
     found.optional()
 }
 
-/// The values of a task's working memory, without those that were taken out.
+/// The values of a task's working memory, without removed ones (which are stored as null).
 pub(super) fn working_memory(
     reader: &Connection,
     TaskRow(task): TaskRow,
@@ -222,7 +222,7 @@ pub(super) fn working_memory(
     rows.filter(|row| !matches!(row, Ok((_, Value::Null)))).collect()
 }
 
-/// Reads a step. One that a later version wrote, with something in it that this one does not know, is unknown.
+/// Parses a step. A step that a later version wrote with unknown content becomes [`Step::Unknown`].
 pub(super) fn parse_step(body: &str) -> Result<Step, serde_json::Error> {
     serde_json::from_str(body).or_else(|error| {
         let readable: serde_json::Map<String, serde_json::Value> = serde_json::from_str(body)?;
@@ -339,7 +339,7 @@ pub(super) fn pending_count(reader: &Connection) -> Result<u64, Error> {
     Ok(u64::try_from(count).unwrap_or(0))
 }
 
-/// When a task changed last.
+/// The time of the last change of any task.
 pub(super) fn last_change_at(reader: &Connection) -> Result<Option<Timestamp>, Error> {
     let at: Option<i64> = reader.query_row("SELECT MAX(updated_at) FROM tasks", [], |row| row.get(0))?;
     Ok(at.map(Timestamp::from_unix_ms))
@@ -373,12 +373,12 @@ pub(super) fn grants(reader: &Connection) -> Result<Vec<Grant>, Error> {
     rows.collect()
 }
 
-/// What a person has allowed for good of a tool.
+/// A lasting approval of the user for a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolGrant {
-    /// What a command must begin with, where the tool runs commands.
+    /// The prefix that a command must have, for a tool that runs commands.
     pub prefix: Option<String>,
-    /// A hash of what the tool was; none where it comes with the engine, or an earlier version did not note it.
+    /// A hash of the tool's definition; `None` if the tool is built in or an earlier version did not record it.
     pub binding: Option<String>,
 }
 
@@ -395,7 +395,7 @@ pub(super) fn grants_for_tool(
     rows.collect()
 }
 
-/// The sizes of media, which are told without reading them, in the order of `hashes`.
+/// The sizes of media in the order of `hashes`, determined without reading the data.
 pub(super) fn media_sizes(reader: &Connection, hashes: Vec<String>) -> Result<Vec<(String, usize)>, Error> {
     let mut query = reader.prepare_cached("SELECT length(data) FROM media WHERE hash = ?1")?;
     let mut sizes = Vec::new();
@@ -411,7 +411,7 @@ pub(super) fn media(reader: &Connection, hash: &str) -> Result<Option<Vec<u8>>, 
     query.query_row([hash], |row| row.get(0)).optional()
 }
 
-/// When the first turn ended whose deltas have not been taken out.
+/// The end of the earliest ended turn whose deltas have not been folded away.
 pub(super) fn first_unfolded(reader: &Connection) -> Result<Option<Timestamp>, Error> {
     let mut query =
         reader.prepare_cached("SELECT MIN(ended_at) FROM turns WHERE folded = 0 AND ended_at IS NOT NULL")?;
@@ -436,19 +436,19 @@ where
     text.parse().map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
-/// The content blocks of a turn's stream.
+/// The number of content blocks in a turn's event stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockCounts {
-    /// How many have begun.
+    /// The number of blocks that were started.
     pub started: u32,
-    /// How many have ended.
+    /// The number of blocks that were stopped.
     pub stopped: u32,
-    /// How many of its sub-agents have begun.
+    /// The number of blocks of its sub-agents that were started.
     pub agents_started: u32,
 }
 
 impl BlockCounts {
-    /// The block that has begun and not ended.
+    /// The block that was started and not stopped.
     pub fn open_block(self) -> Option<u32> {
         (self.started > self.stopped).then(|| self.started - 1)
     }
@@ -471,7 +471,7 @@ pub(super) fn block_counts(
     })
 }
 
-/// The calls of a turn that clients have seen and whose result they have not: each by its id and its tool.
+/// The calls of a turn that clients have seen without a result yet: the id and the tool of each.
 pub(super) fn open_calls(
     reader: &Connection,
     TaskRow(task): TaskRow,

@@ -1,4 +1,5 @@
-//! What an index is asked for a query: which of its words tell something, and how much.
+//! Plans the queries of a search against a full-text index: which words are selective, and how much each query
+//! counts.
 
 use std::ops::Range;
 
@@ -8,37 +9,37 @@ use rusqlite::{Connection, Error, params};
 use super::doc_freq::CommonWordCache;
 use super::tokenize::QueryTerms;
 
-/// A word is common that is in half of the records of its kind, but not in fewer records than the first number, and
-/// in any case in so many as the second one.
+/// A word is common if half of the records of its kind contain it. The threshold is at least the first and at most
+/// the second number of records.
 pub(super) const COMMON_WORD_THRESHOLDS: (i64, i64) = (64, 1_000);
-/// How many records an index ranks that have any of a query's words, about: each costs a microsecond or two.
+/// The approximate number of matching records that an index ranks for a query; each takes a microsecond or two.
 const MAX_RANKED_RECORDS: i64 = 2_000;
-/// How much it counts to have any of the words, a name, a name and a word beside it, a day, or to be of a time that is
-/// named.
+/// The weights of the queries for any of the words, for a name, for a name together with another word, for a day,
+/// and for a period of time that is mentioned.
 const WORDS_WEIGHT: f64 = 1.0;
 const NAME_WEIGHT: f64 = 1.0;
 const NAME_AND_WORD_WEIGHT: f64 = 1.0;
 const DAY_WEIGHT: f64 = 2.0;
 const TIME_WEIGHT: f64 = 2.0;
 
-/// In how many records of a kind each word is, and how many records there are.
+/// The document frequency of each word among the records of a kind, and the number of records.
 pub(super) struct DocFrequencies {
     record_count: i64,
     common_threshold: i64,
     frequencies: Vec<i64>,
 }
 
-/// What an index is asked.
+/// A query against a full-text index.
 pub(super) struct IndexQuery {
     pub(super) match_expression: String,
-    /// The time in which it was, in milliseconds.
+    /// The period in which the record was created, in Unix milliseconds.
     pub(super) time: Option<Range<i64>>,
-    /// How much its answers count.
+    /// The weight of the results.
     pub(super) weight: f64,
 }
 
 impl DocFrequencies {
-    /// None where there are no records of the kind.
+    /// Counts the words. Returns `None` if there are no records of the kind.
     pub(super) fn load(
         reader: &Connection,
         known: &CommonWordCache,
@@ -62,7 +63,7 @@ impl DocFrequencies {
                 "SELECT COUNT(*) FROM (SELECT 1 FROM window_words WHERE window_words MATCH ?1 LIMIT ?2)",
             ),
         };
-        // No fewer than there are, and costs nothing.
+        // The highest row number is an upper bound of the number of records, and costs nothing.
         let last: Option<i64> = reader.prepare_cached(last)?.query_row([], |row| row.get(0))?;
         let Some(all) = last else { return Ok(None) };
         let half = |all: i64| (all / 2).clamp(COMMON_WORD_THRESHOLDS.0, COMMON_WORD_THRESHOLDS.1);
@@ -80,7 +81,8 @@ impl DocFrequencies {
             Ok(uses)
         });
         let words: Vec<i64> = words.collect::<Result<_, Error>>()?;
-        // Counted where it matters: a word in half of what there is at most is in half of what there is.
+        // The exact number of records matters only if a count lies between the minimum threshold and the one
+        // derived from the upper bound.
         let common = if words.iter().any(|uses| (COMMON_WORD_THRESHOLDS.0..half(all)).contains(uses)) {
             half(reader.prepare_cached(table)?.query_row([2 * COMMON_WORD_THRESHOLDS.1], |row| row.get(0))?)
         } else {
@@ -89,7 +91,7 @@ impl DocFrequencies {
         Ok(Some(Self { record_count: all, common_threshold: common, frequencies: words }))
     }
 
-    /// How much each word tells: more, the fewer records have it.
+    /// The weight of each word (inverse document frequency): the fewer records contain it, the higher.
     #[expect(clippy::cast_precision_loss, reason = "a weight need not be exact")]
     pub(super) fn weights(&self) -> Vec<f64> {
         self.frequencies
@@ -98,9 +100,9 @@ impl DocFrequencies {
             .collect()
     }
 
-    /// What the index is asked: for what has any of the words, for what has each name, for what has any of the days,
-    /// and for what is of a time. Where no word tells anything nobody who did not ask is told anything; who did ask
-    /// gets what has all of them.
+    /// The queries against the index: for records with any of the selective words, with each name, with any of the
+    /// days, and for records of each period of time. If no word is selective, an unasked search returns nothing,
+    /// and an explicit one returns the records that contain all words.
     pub(super) fn index_queries(&self, terms: &QueryTerms, unasked: bool) -> Vec<IndexQuery> {
         let words = terms.match_expressions();
         let together = |numbers: &[usize], by: &str| {
@@ -117,7 +119,7 @@ impl DocFrequencies {
         };
         let rare_names = || terms.names().filter(|name| name.iter().any(|word| rare_words.contains(word)));
         let names: Vec<String> = rare_names().map(|name| together(&name, " AND ")).collect();
-        // Beside a name a common word tells something too, and costs little.
+        // Together with a name a common word is informative too, and costs little.
         let beside = rare_names().zip(&names).filter_map(|(of, name)| {
             let others: Vec<usize> =
                 (0..words.len()).filter(|word| is_known(word) && !of.contains(word)).collect();
@@ -129,14 +131,14 @@ impl DocFrequencies {
             weight,
         };
         let mut asks: Vec<IndexQuery> = any.iter().map(|any| ask(any, WORDS_WEIGHT)).collect();
-        // A query of one name alone has asked for it.
+        // For a query of a single name, the first query is that query already.
         asks.extend(
             names.iter().filter(|name| Some(*name) != any.as_ref()).map(|name| ask(name, NAME_WEIGHT)),
         );
         asks.extend(beside.map(|expression| ask(&expression, NAME_AND_WORD_WEIGHT)));
         asks.extend(terms.days_expression().map(|days| ask(&days, DAY_WEIGHT)));
         for time in terms.times() {
-            // To be of the time tells something of what is asked about.
+            // A period says something only about records that match the subject.
             if let Some(about) = names.first().or(any.as_ref()) {
                 asks.push(IndexQuery { time: Some(time.clone()), ..ask(about, TIME_WEIGHT) });
             }
@@ -144,8 +146,8 @@ impl DocFrequencies {
         asks
     }
 
-    /// The numbers of the words that tell something, in their order: those in few records, as many as an index ranks
-    /// in good time. A word that is in very much says little and costs much.
+    /// The indexes of the selective words in ascending order: those in few records, as many as an index can rank
+    /// in time. A word that very many records contain says little and costs much.
     fn rare_words(&self) -> Vec<usize> {
         let numbered = self.frequencies.iter().copied().enumerate();
         let mut rare_words: Vec<(usize, i64)> =

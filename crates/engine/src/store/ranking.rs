@@ -1,16 +1,16 @@
-//! How what was found is put in order: several lists of candidates, each in an order of its own, become one, and what
-//! is shown twice goes behind. Pure.
+//! Ranks search results: fuses several ranked lists of candidates into one, and moves repetitions to the end.
+//! Pure.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
 use contract::MessageId;
 
-/// How little a candidate's place at the top of a list counts against its places in others: the usual 60.
+/// The constant `k` of reciprocal rank fusion, which dampens the influence of top positions: the usual 60.
 const RRF_K: f64 = 60.0;
 
-/// Fuses lists, each with what it counts and the best of it first, by reciprocal rank: the best first, each with its
-/// score. Where scores are the same, the one that an earlier list names first is better.
+/// Fuses weighted lists, each sorted best first, by reciprocal rank, and returns the keys with their scores, best
+/// first. Ties are resolved in favour of the key that an earlier list contains first.
 pub(super) fn reciprocal_rank_fusion<K: Copy + Eq + Hash>(lists: &[(f64, Vec<K>)]) -> Vec<(K, f64)> {
     let mut scores: HashMap<K, (usize, f64)> = HashMap::new();
     for (weight, list) in lists {
@@ -26,25 +26,25 @@ pub(super) fn reciprocal_rank_fusion<K: Copy + Eq + Hash>(lists: &[(f64, Vec<K>)
     fused.into_iter().map(|(key, (_, score))| (key, score)).collect()
 }
 
-/// What of conversations a candidate shows.
+/// The part of a conversation that a candidate shows.
 #[derive(Clone, Debug)]
 pub(super) enum ConversationSpan {
     Nothing,
-    /// What came of a turn.
+    /// The episode of a turn.
     Turn(i64),
-    /// Messages: the turns that they are of, one for each, and those that have something of what is looked for.
+    /// A window of messages: the turn of each message, and the ids of the messages that match the query.
     Messages {
         turns: Vec<i64>,
         matched: Vec<MessageId>,
     },
 }
 
-/// How much of a turn's score the messages get that show the turn and what was said around it.
+/// The share of a turn's score that is added to messages which show the turn with its context.
 const TURN_SCORE_SHARE: f64 = 0.5;
 
-/// Puts candidates, each with its score, in order, and gives them scores in that order. What shows nothing that a better
-/// one does not show comes behind all others: the next result is to tell something new. A turn is shown best by
-/// messages with what was said around it.
+/// Ranks candidates with scores, and assigns new scores in descending order. A candidate that shows nothing beyond
+/// better ones comes after all others, because the next result should be informative. A turn is best shown by
+/// messages with their context.
 pub(super) fn diversify(candidates: &[(f64, ConversationSpan)]) -> Vec<(usize, f64)> {
     let mut numbered: Vec<(usize, f64, bool)> = candidates
         .iter()
@@ -73,7 +73,7 @@ pub(super) fn diversify(candidates: &[(f64, ConversationSpan)]) -> Vec<(usize, f
     ordered(false).chain(ordered(true)).collect()
 }
 
-/// The scores of the turns that messages show.
+/// The scores of the turns that a window of messages shows.
 fn covered_turn_scores<'a>(
     shows: &'a ConversationSpan,
     candidates: &'a [(f64, ConversationSpan)],
@@ -81,12 +81,12 @@ fn covered_turn_scores<'a>(
     candidates.iter().filter_map(|(score, turn)| covers_turn(shows, turn).then_some(*score))
 }
 
-/// Whether messages show a turn.
+/// Whether any window of messages shows the turn.
 fn is_covered_by_messages(turn: &ConversationSpan, candidates: &[(f64, ConversationSpan)]) -> bool {
     candidates.iter().any(|(_, messages)| covers_turn(messages, turn))
 }
 
-/// Whether `messages` show `turn`: the user's, and the agent's.
+/// Whether `messages` show `turn`: at least two of its messages, the user's and the agent's.
 fn covers_turn(messages: &ConversationSpan, turn: &ConversationSpan) -> bool {
     match (messages, turn) {
         (ConversationSpan::Messages { turns, .. }, ConversationSpan::Turn(turn)) => {

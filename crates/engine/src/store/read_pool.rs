@@ -1,4 +1,4 @@
-//! The connections that read. Each kind of reads has its own, so that what takes long holds up no turn.
+//! The read-only connections. Each class of reads has its own connection, so that slow reads delay no turn.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,30 +11,30 @@ use serde_json::Value;
 use super::{Brain, TaskRow, queries, schema};
 use crate::threads::{BRAIN_THREADS, Lane, TURN_OPEN_THREADS};
 
-/// The page cache of point reads, and that of the others, in KiB.
+/// The page cache of short reads, and that of the others, in KiB.
 const SHORT_CACHE_KIB: i64 = 64;
 const LONG_CACHE_KIB: i64 = 256;
-/// How long a search waits before it looks again whether another one is over.
+/// The interval at which a waiting search checks whether the running one is over.
 const SEARCH_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// See the module.
+/// The read connections of a brain, and the thread lanes on which blocking reads run.
 pub(super) struct ReadPool {
-    /// Point reads only, each some microseconds: short enough to be held inline.
+    /// For point reads of some microseconds only, short enough to run inline.
     short: Mutex<Connection>,
-    /// Reads that grow with a task: theirs alone, so that they hold up no point read. Opened when first needed.
+    /// For reads whose duration grows with a task, separate so that they delay no point read. Opened on first use.
     long: Mutex<Option<Connection>>,
-    /// Searches: theirs alone, so that the turn which is about to begin waits for no reading of a conversation.
-    /// Opened when first needed.
+    /// For searches, separate so that a turn that is about to begin waits for no reading of a conversation. Opened
+    /// on first use.
     searches: Mutex<Option<Connection>>,
     file: PathBuf,
-    /// Where those that take long wait.
+    /// The lane of reads that take long.
     read_lane: Lane,
-    /// Where turns are opened: slow searches and lists keep no turn from its beginning.
+    /// The lane of turn openings, separate so that slow searches and lists do not delay the beginning of a turn.
     turn_open_lane: Lane,
 }
 
 impl ReadPool {
-    /// Readers of the brain in `file`.
+    /// Opens the readers of the brain in `file`.
     pub(super) fn open(file: &Path) -> Result<Self, rusqlite::Error> {
         let points = Mutex::new(open_reader(file, SHORT_CACHE_KIB)?);
         Ok(Self {
@@ -47,12 +47,12 @@ impl ReadPool {
         })
     }
 
-    /// A point read.
+    /// Runs a point read.
     pub(super) fn short<T>(&self, query: impl FnOnce(&Connection) -> T) -> T {
         query(&self.short.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A read that may take long. Blocks.
+    /// Runs a read that may take long. Blocks.
     pub(super) fn long<T>(
         &self,
         query: impl FnOnce(&Connection) -> Result<T, rusqlite::Error>,
@@ -60,7 +60,7 @@ impl ReadPool {
         self.read_through(&self.long, query)
     }
 
-    /// A search. It waits for another one, but not beyond `until`. Blocks.
+    /// Runs a search. It waits for a running one, but not beyond `until`. Blocks.
     #[expect(clippy::disallowed_methods, reason = "this is called where it may block")]
     pub(super) fn search<T>(
         &self,
@@ -77,7 +77,7 @@ impl ReadPool {
         self.read_through(&self.searches, query)
     }
 
-    /// Gives back the memory of the page caches. A connection in use is passed over.
+    /// Releases the memory of the page caches, except for connections that are in use.
     pub(super) fn shrink(&self) {
         if let Ok(points) = self.short.try_lock() {
             shrink_cache(&points);
@@ -91,7 +91,7 @@ impl ReadPool {
         }
     }
 
-    /// Reads through a connection that is opened when it is first needed.
+    /// Reads through a connection that is opened on first use.
     fn read_through<T>(
         &self,
         reader: &Mutex<Option<Connection>>,
@@ -106,7 +106,7 @@ impl ReadPool {
 }
 
 impl Brain {
-    /// Reads what takes long, where it may block; none if the runtime is shutting down.
+    /// Runs a blocking read on the read lane; `None` if the runtime is shutting down.
     pub(crate) async fn run_blocking<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Self) -> T + Send + 'static,
@@ -115,7 +115,7 @@ impl Brain {
         self.shared.read_pool.read_lane.run(move || read(&brain)).await
     }
 
-    /// As [`Brain::run_blocking`], for the opening of a turn, which waits for other openings alone.
+    /// Like [`Brain::run_blocking`], for the opening of a turn, which waits only for other openings.
     pub(crate) async fn run_turn_open<T: Send + 'static>(
         &self,
         open: impl FnOnce(&Self) -> T + Send + 'static,
@@ -129,13 +129,13 @@ impl Brain {
         self.read_long(|reader| queries::working_memory(reader, task))
     }
 
-    /// How many bytes each of these has that was attached once; nothing of those that are not there. Blocks.
+    /// The size of each attachment in bytes, by its hash; unknown hashes are left out. Blocks.
     pub(crate) fn media_sizes(&self, hashes: Vec<String>) -> Result<Vec<(String, usize)>, rusqlite::Error> {
         self.read_long(|reader| queries::media_sizes(reader, hashes))
     }
 }
 
-/// A connection for reads, with a page cache of `kib`.
+/// Opens a read-only connection with a page cache of `kib` KiB.
 pub(super) fn open_reader(file: &Path, kib: i64) -> Result<Connection, rusqlite::Error> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let reader = Connection::open_with_flags(file, flags)?;
@@ -143,7 +143,7 @@ pub(super) fn open_reader(file: &Path, kib: i64) -> Result<Connection, rusqlite:
     Ok(reader)
 }
 
-/// Gives back the memory of a connection's page cache.
+/// Releases the memory of a connection's page cache.
 pub(super) fn shrink_cache(connection: &Connection) {
     if let Err(error) = connection.execute_batch("PRAGMA shrink_memory") {
         tracing::warn!(%error, "The brain's memory could not be given back.");

@@ -1,9 +1,9 @@
-//! The brain's schema and how it is opened.
+//! The brain's schema, and how a brain is opened and migrated.
 //!
-//! `user_version` holds the format, which changes only with a major version of the engine: a later one is
-//! refused. Within a format migrations only add; those that were applied are counted in the table `additions`, so
-//! that an earlier minor version opens the brain too and simply does not use what it does not know. Before a
-//! brain that holds something is changed, a copy of it is kept beside it.
+//! `user_version` holds the format, which changes only with a major version of the engine; a later format is
+//! refused. Within a format, migrations only add. The applied ones are counted in the table `additions`, so an
+//! earlier minor version can open the brain too and simply does not use what it does not know. Before a brain with
+//! content is migrated, a backup of it is made beside it.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use rusqlite::{Connection, OptionalExtension as _};
 
 use super::{BrainError, backups};
 
-/// The format, as `user_version` holds it.
+/// The format that `user_version` holds.
 const FORMAT_VERSION: i64 = 1;
 
-/// How many bytes of the log are kept for the next commits.
+/// The size up to which the write-ahead log is kept for reuse after a checkpoint, in bytes.
 const WAL_SIZE_LIMIT_BYTES: i64 = 64 * 1024 * 1024;
 
-/// What makes an empty file a brain.
+/// The statements that turn an empty file into a brain of the first version.
 const BASE_SCHEMA: &str = "
     CREATE TABLE tasks (
         task       INTEGER PRIMARY KEY,
@@ -65,7 +65,7 @@ const BASE_SCHEMA: &str = "
     ) WITHOUT ROWID;
 ";
 
-/// What was added to the format since, in this order.
+/// The additions to the format since then, in order.
 const MIGRATIONS: [&str; 8] = [
     "
     ALTER TABLE tasks ADD COLUMN message_count INTEGER NOT NULL DEFAULT 0;
@@ -359,13 +359,13 @@ const MIGRATIONS: [&str; 8] = [
 ",
 ];
 
-/// Opens the write connection and brings the schema up to date.
+/// Opens the write connection and migrates the schema.
 pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
     let failed = |error| BrainError::from_sqlite(file, error);
     let unusable = |source| BrainError::Folder { folder: file.parent().unwrap_or(file).to_owned(), source };
     backups::create_private_file(file).map_err(unusable)?;
     let mut connection = Connection::open(file).map_err(failed)?;
-    // Before any change to the file: one that is not ours stays as it is.
+    // Checked before the file is changed: a file that is not a brain stays as it is.
     let found: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(failed)?;
     if found > FORMAT_VERSION {
         return Err(BrainError::NewerSchema { file: file.to_owned(), found, known: FORMAT_VERSION });
@@ -375,7 +375,7 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
     }
     backups::restrict_permissions(file).map_err(unusable)?;
     if found == 0 {
-        // Before there is anything in it.
+        // This must be set while the database is empty.
         connection.pragma_update(None, "auto_vacuum", "incremental").map_err(failed)?;
     }
     let applied = count_applied(&connection).map_err(failed)?;
@@ -383,17 +383,17 @@ pub(super) fn open(file: &Path) -> Result<Connection, BrainError> {
         connection = backups::create_backup(connection, file, applied)?;
     }
     connection.pragma_update(None, "journal_mode", "wal").map_err(failed)?;
-    // What is deleted is overwritten; what SQLite leaves of it all the same is seen to when something is erased.
+    // Overwrites deleted content. What SQLite still leaves of it is removed by an erasure.
     connection.pragma_update(None, "secure_delete", true).map_err(failed)?;
-    // A turn is inserted from its task's row, and its steps and events from its own. To have references enforced
+    // A turn is inserted from its task's row, and its steps and events from the turn's row. Enforcing foreign keys
     // would make the deletion of each turn search all events of the brain.
     connection.pragma_update(None, "foreign_keys", false).map_err(failed)?;
     configure(&connection, 512).map_err(failed)?;
-    // What one large commit made of the log is given back once it has been carried over.
+    // The space that one large commit added to the log is released after a checkpoint.
     connection.pragma_update(None, "journal_size_limit", WAL_SIZE_LIMIT_BYTES).map_err(failed)?;
     migrate(&mut connection, found, applied).map_err(failed)?;
-    // What a statement or a savepoint may have to put back. A turn that is taken into memory has more of it than SQLite
-    // keeps by itself, and would make a file for it each time.
+    // Keeps the journals of statements and savepoints in memory. Indexing a turn into memory produces a larger one
+    // than SQLite buffers by default, and would create a temporary file each time.
     connection.pragma_update(None, "temp_store", "memory").map_err(failed)?;
     Ok(connection)
 }
@@ -402,7 +402,7 @@ fn has_tables(connection: &Connection) -> Result<bool, rusqlite::Error> {
     connection.query_row("SELECT EXISTS (SELECT 1 FROM sqlite_schema)", [], |row| row.get(0))
 }
 
-/// How many additions the brain has.
+/// The number of migrations that were applied to the brain.
 fn count_applied(connection: &Connection) -> Result<usize, rusqlite::Error> {
     let table = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'additions'";
     match connection.query_row(table, [], |_| Ok(())).optional()? {
@@ -419,7 +419,7 @@ fn migrate(connection: &mut Connection, found: i64, applied: usize) -> Result<()
     if found == FORMAT_VERSION && applied >= MIGRATIONS.len() {
         return Ok(());
     }
-    // All of it or nothing.
+    // All migrations are applied, or none.
     let transaction = connection.transaction()?;
     if found < FORMAT_VERSION {
         transaction.execute_batch(BASE_SCHEMA)?;
@@ -435,24 +435,27 @@ fn migrate(connection: &mut Connection, found: i64, applied: usize) -> Result<()
     transaction.commit()
 }
 
-/// A connection that carries the log over, which takes no page cache.
+/// Opens a connection for checkpoints, which needs hardly any page cache.
 pub(super) fn connect_for_checkpoint(file: &Path) -> Result<Connection, rusqlite::Error> {
     let connection = Connection::open(file)?;
     configure(&connection, 64)?;
     Ok(connection)
 }
 
-/// Sets a connection up. Its page cache is kept within `kib`: there is one engine per user, and most are idle.
+/// Configures a connection. Its page cache is limited to `kib` KiB, because there is one engine per user and most
+/// are idle.
 pub(super) fn configure(connection: &Connection, kib: i64) -> Result<(), rusqlite::Error> {
     connection.pragma_update(None, "cache_size", -kib)?;
-    // A statement is planned once. Else each that has a `LIMIT ?` is planned again for each value.
+    // Query plans do not depend on bound values. Otherwise each statement with `LIMIT ?` is planned again for each
+    // value.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(48);
-    // The log is carried over by a thread of its own.
+    // A dedicated thread runs the checkpoints.
     connection.pragma_update(None, "wal_autocheckpoint", 0)
 }
 
-/// Makes `file` the brain that a version with the first so many additions would have made of `newer`.
+/// Creates in `file` the brain that a version with the first `additions` migrations would have made with the
+/// content of `newer`.
 #[cfg(test)]
 pub(super) fn create_older_version(newer: &Path, file: &Path, additions: usize) {
     let connection = Connection::open(file).unwrap();

@@ -1,4 +1,4 @@
-//! Brains of every released version are brought up to date, with a copy of each kept as it was.
+//! Brains of every released version are migrated, and a backup of each is kept.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use crate::store::Brain;
 use crate::store::steps::Step;
 use crate::testing::task_id;
 
-/// The brains of released versions. A release adds its own, made by killing its engine in the middle of a turn.
+/// Dumps of the brains of released versions. Each release adds its own, made by killing its engine in the middle
+/// of a turn.
 const RELEASE_DUMPS: [(&str, &str); 1] = [("0.1.0", include_str!("released/0.1.0.sql"))];
 
 fn brain_from_dump(dump: &str) -> (TempDir, PathBuf) {
@@ -24,7 +25,7 @@ fn brain_from_dump(dump: &str) -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// All rows of what a brain had in its first version, as text.
+/// All rows of the tables and columns of the first version, as text.
 fn content(file: &Path) -> Vec<String> {
     let connection = Connection::open(file).unwrap();
     let mut rows = Vec::new();
@@ -54,7 +55,7 @@ fn a_brain_of_every_release_is_brought_up_to_date_and_a_copy_of_it_kept() {
         let tasks = brain.tasks(10, 0).unwrap();
         let seen: Vec<_> =
             tasks.iter().map(|task| (task.task_id.as_str(), task.status, task.message_count)).collect();
-        // An open turn of an engine that is gone is one that will be taken up.
+        // An open turn of an engine that is gone will be resumed, so it counts as running.
         assert_eq!(seen, [("open", TaskStatus::Running, 3), ("kept", TaskStatus::Idle, 6)], "{version}");
         assert!(tasks[0].updated_at > tasks[1].updated_at);
         assert_eq!(brain.open_turns().unwrap().len(), 1);
@@ -94,7 +95,7 @@ fn where_no_copy_can_be_kept_nothing_is_changed() {
     assert_eq!(content(&file), before);
     assert_eq!(count_applied(&Connection::open(&file).unwrap()).unwrap(), 0);
 
-    // Once it can be, all is well. What an earlier try left is in nobody's way.
+    // Once the backup can be written, opening succeeds. A file left by an earlier attempt does not matter.
     fs::remove_dir(&unfinished).unwrap();
     fs::write(&unfinished, "half a copy").unwrap();
     drop(open(&file).unwrap());

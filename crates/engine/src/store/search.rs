@@ -1,4 +1,4 @@
-//! Search over all that is remembered: knowledge, episodes, and messages in overlapping windows.
+//! Search over all of memory: knowledge, episodes, and messages in overlapping windows.
 
 use std::collections::HashMap;
 use std::ops::{BitOr, Range};
@@ -19,74 +19,74 @@ use super::ranking::{ConversationSpan, diversify, reciprocal_rank_fusion};
 use super::steps::TurnBase;
 use super::tokenize::{Coverage, QueryTerms};
 
-/// How many candidates of each kind an index gives.
+/// The number of candidates that each query against an index returns.
 const CANDIDATES_PER_INDEX: i64 = 20;
-/// How many of them are read, those first that several indexes name.
+/// The number of candidates that are loaded, starting with those that several lists contain.
 const MAX_FETCHED_CANDIDATES: usize = 60;
-/// How much the order counts by what has most of the query, and by what is new.
+/// The weights of the order by coverage of the query and of the order by recency.
 const COVERAGE_WEIGHT: f64 = 2.0;
 const RECENCY_WEIGHT: f64 = 1.0;
-/// How much of a message a result shows, in bytes.
+/// The part of a message that a result shows, in bytes.
 const MAX_SHOWN_MESSAGE_BYTES: usize = 1_000;
-/// How many instructions of SQLite's machine pass before the clock is looked at: some tens of microseconds.
+/// The number of SQLite virtual machine instructions between checks of the deadline: some tens of microseconds.
 const OPS_BETWEEN_DEADLINE_CHECKS: i32 = 1_000;
 
-/// What is looked for.
+/// A search of memory.
 #[derive(Clone, Debug)]
 pub struct MemoryQuery {
-    /// Any text.
+    /// The text to search for; any text is valid.
     pub text: String,
-    /// The kinds that are wanted.
+    /// The kinds of memory to search.
     pub kinds: &'static [MemoryKind],
-    /// How many results at most.
+    /// The most results.
     pub limit: usize,
-    /// The conversation at hand: what it shows is left out.
+    /// The current conversation, whose visible content is left out; `None` for an explicit search.
     pub conversation: Option<(TaskRow, TurnBase)>,
-    /// When to give up, with an error.
+    /// The time at which the search fails with an error.
     pub deadline: Instant,
 }
 
-/// Something remembered that was found.
+/// A search result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchHit {
-    /// What it is.
+    /// The kind of memory.
     pub kind: MemoryKind,
-    /// Its id: that of the first message of a window.
+    /// The id of the record; for a window, that of its first message.
     pub id: String,
-    /// What is remembered.
+    /// The full content.
     pub content: String,
-    /// What of it answers the query best: of a window one message and the one beside it.
+    /// The part of the content that matches the query best; of a window, two adjacent messages.
     pub excerpt: String,
-    /// Where it came from; none for messages.
+    /// The origin; `None` for messages, unless they are tainted by a tool.
     pub source: Option<Source>,
-    /// Words that it was filed under.
+    /// The tags of a knowledge record.
     pub tags: Vec<String>,
-    /// When it was saved, or the last of the messages was said.
+    /// The time at which it was saved; for a window, that of its last message.
     pub created_at: Timestamp,
-    /// The task that it is of; none for knowledge.
+    /// The task that it belongs to; `None` for knowledge.
     pub task_id: Option<TaskId>,
-    /// The messages of a window.
+    /// The ids of the messages of a window.
     pub message_ids: Vec<MessageId>,
-    /// How well it fits, to compare the results of one search.
+    /// The relevance, comparable only within one search.
     pub score: f64,
-    /// Whether it is worth showing to somebody who did not ask for it.
+    /// Whether it is relevant enough to be put into a turn unasked.
     pub is_relevant: bool,
 }
 
-/// What is left out because a conversation shows it, or is about to lose it.
+/// What a search leaves out because a conversation shows it already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AlreadyShown {
     pub(super) task: Option<i64>,
-    /// What is of the task from this step on.
+    /// Records of the task from this step on are left out.
     pub(super) from_step: i64,
-    /// What it was told before this step.
+    /// Records that were recalled into the task before this step are left out.
     pub(super) recalled_before_step: i64,
 }
 
 impl AlreadyShown {
     pub(super) fn load(reader: &Connection, at_hand: Option<(TaskRow, TurnBase)>) -> Result<Self, Error> {
         let Some((TaskRow(task), base)) = at_hand else { return Ok(Self::default()) };
-        // A shortened conversation begins behind what was left out of it.
+        // A compacted conversation begins after the messages that its summary covers.
         let sql = "SELECT COALESCE((
                        SELECT step FROM said JOIN tasks USING (task)
                        WHERE said.task = ?1 AND covered > 0 AND place >= covered ORDER BY place LIMIT 1
@@ -106,10 +106,10 @@ impl AlreadyShown {
     }
 }
 
-/// The place of a candidate: its kind and its row.
+/// Identifies a candidate: its kind and its row.
 type CandidateKey = (MemoryKind, i64);
 
-/// Searches. Only what is in force is found.
+/// Searches memory. Only active records are found.
 pub(super) fn search(
     reader: &Connection,
     known: &CommonWordCache,
@@ -117,7 +117,7 @@ pub(super) fn search(
 ) -> Result<Vec<SearchHit>, Error> {
     let until = query.deadline;
     reader.progress_handler(OPS_BETWEEN_DEADLINE_CHECKS, Some(move || Instant::now() >= until))?;
-    // All of it in one snapshot, and with one lock.
+    // One transaction gives one snapshot, and takes the read lock only once.
     let found = reader.unchecked_transaction().and_then(|snapshot| search_snapshot(&snapshot, known, query));
     reader.progress_handler(0, None::<fn() -> bool>)?;
     found
@@ -129,7 +129,7 @@ fn search_snapshot(
     query: &MemoryQuery,
 ) -> Result<Vec<SearchHit>, Error> {
     let mut terms = QueryTerms::parse(&query.text);
-    // Who asks for something gets it. A turn is told what bears on it, or nothing.
+    // An explicit search always gets an answer; a turn gets only what is relevant, or nothing.
     if query.conversation.is_none() {
         terms = terms.or_all_words(&query.text);
     }
@@ -152,10 +152,11 @@ fn search_snapshot(
     for (key, _) in reciprocal_rank_fusion(&lists).into_iter().take(MAX_FETCHED_CANDIDATES) {
         candidates.extend(load_candidate(reader, key, &terms, &weights)?);
     }
-    // What has more of the query comes first, over all kinds; of the same, what an index thinks better.
+    // Candidates that cover more of the query come first, over all kinds; the sort is stable, so ties keep the
+    // order of the indexes.
     candidates.sort_by(|one, other| other.weight.total_cmp(&one.weight));
     lists.push((COVERAGE_WEIGHT, candidates.iter().map(|candidate| candidate.key).collect()));
-    // Of what fits as well the newer one is more likely to be so still.
+    // Among candidates that match equally, the newer one is more likely to be still true.
     candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.found.created_at));
     lists.push((RECENCY_WEIGHT, candidates.iter().map(|candidate| candidate.key).collect()));
     let scores: HashMap<CandidateKey, f64> = reciprocal_rank_fusion(&lists).into_iter().collect();
@@ -174,7 +175,7 @@ fn search_snapshot(
     Ok(ordered.take(query.limit).collect())
 }
 
-/// The best candidates of a kind for an index's expression, the best first.
+/// The best candidates of a kind for an FTS5 expression, best first.
 fn match_candidates(
     reader: &Connection,
     kind: MemoryKind,
@@ -227,7 +228,7 @@ fn match_candidates(
     rows.collect()
 }
 
-/// Something that was found, with how much it has of what is looked for.
+/// A loaded candidate with its coverage of the query.
 struct Candidate {
     key: CandidateKey,
     found: SearchHit,
@@ -364,14 +365,14 @@ fn load_window(
     }))
 }
 
-/// Of two messages next to each other those that have most of what is looked for; `has` is how much each has.
+/// The two adjacent messages that cover most of the query; `has` is the coverage of each message.
 fn best_pair(lines: &[String], has: &[Coverage], terms: &QueryTerms) -> String {
     let together = |pair: &[Coverage]| {
         let both = pair.iter().copied().fold(Coverage::default(), BitOr::bitor);
         terms.count(both)
     };
     let width = lines.len().clamp(1, 2);
-    // Of equals the last: it is the newest.
+    // Of equal pairs the last one is taken, which is the newest.
     let rank = lines.windows(width).zip(has.windows(width)).max_by_key(|(_, has)| together(has));
     rank.map(|(pair, _)| pair.join("\n")).unwrap_or_default()
 }

@@ -1,13 +1,13 @@
-//! What was set while the engine ran and is to stay.
+//! Settings that were changed at runtime and persist across restarts.
 
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 
 use super::write_tx::WriteTx;
 
-/// A setting by its name.
+/// The name of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// The gateway's configuration, as `set_config` was given it: JSON without keys.
+    /// The gateway's configuration as `set_config` received it: JSON without keys.
     Gateway,
 }
 
@@ -20,7 +20,7 @@ impl Setting {
 }
 
 impl WriteTx<'_> {
-    /// Keeps a setting, or forgets it.
+    /// Stores a setting, or deletes it if the value is `None`.
     pub fn set_setting(&self, setting: Setting, value: Option<&str>) -> Result<(), Error> {
         match value {
             Some(value) => self.execute(
@@ -33,7 +33,7 @@ impl WriteTx<'_> {
     }
 }
 
-/// What is kept.
+/// The stored value of a setting.
 pub(super) fn setting(reader: &Connection, setting: Setting) -> Result<Option<String>, Error> {
     let query = "SELECT value FROM settings WHERE name = ?1";
     reader.query_row(query, [setting.name()], |row| row.get(0)).optional()

@@ -1,4 +1,4 @@
-//! The user's own skills, and what tasks were told of them.
+//! The user's custom skills, and which note about them a task was sent.
 
 use contract::skills::{InvalidSkill, SkillDefinition, SkillSource, SkillSummary, UpdateSkill};
 use contract::{SkillName, Timestamp};
@@ -11,43 +11,43 @@ use super::search::AlreadyShown;
 use super::steps::TurnBase;
 use super::{TaskRow, WriteTx, to_json};
 
-/// The most skills that a user has of their own: tasks are told of all of them.
+/// The most custom skills that a user may have: tasks are sent a note that lists all of them.
 pub(super) const MAX_CUSTOM_SKILLS: i64 = 256;
 
-/// The kind of [`WriteTx::insert_skills_note`] in what was recalled.
+/// The `kind` under which [`WriteTx::insert_skills_note`] records a note in the table `recalled`.
 const SKILLS_NOTE_KIND: &str = "skills";
 
-/// A skill of the user's own.
+/// A custom skill of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomSkill {
-    /// Its name.
+    /// The name of the skill.
     pub name: SkillName,
-    /// What it is.
+    /// The definition of the skill.
     pub definition: SkillDefinition,
-    /// When it was created.
+    /// The time at which it was created.
     pub created_at: Timestamp,
-    /// When it was last changed.
+    /// The time at which it was last changed.
     pub updated_at: Timestamp,
 }
 
-/// How a skill is run.
+/// What is needed to run a skill, without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkillOutline {
-    /// Its name.
+    /// The name of the skill.
     pub name: SkillName,
-    /// Its scripts, by their file names.
+    /// The file names of its scripts.
     pub scripts: Vec<String>,
-    /// Whether a model can be told what to do.
+    /// Whether it has a prompt for the model.
     pub has_prompt: bool,
 }
 
-/// Why a skill cannot be created.
+/// The reasons why a skill cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CreateSkillError {
-    /// There is one of this name.
+    /// There is a skill of this name already.
     #[error("there is a skill of this name")]
     NameTaken,
-    /// There are too many.
+    /// The user has the maximum number of skills.
     #[error(
         "there are {MAX_CUSTOM_SKILLS} skills already, and no more are taken; delete one that nobody needs"
     )]
@@ -55,7 +55,7 @@ pub enum CreateSkillError {
 }
 
 impl WriteTx<'_> {
-    /// Adds a skill, unless there is one of its name.
+    /// Adds a skill, unless there is one of this name or the maximum is reached.
     pub fn create_skill(&self, skill: &CustomSkill) -> Result<Result<(), CreateSkillError>, Error> {
         let CustomSkill { name, definition, created_at, updated_at } = skill;
         let taken = "SELECT EXISTS (SELECT 1 FROM skills WHERE name = ?1)";
@@ -71,7 +71,7 @@ impl WriteTx<'_> {
         self.execute(sql, values).map(Ok)
     }
 
-    /// Changes a skill, as long as it stays one; none if there is none of this name.
+    /// Updates a skill, provided that the result is valid; `None` if there is no skill of this name.
     pub fn update_skill(
         &self,
         name: &str,
@@ -83,19 +83,20 @@ impl WriteTx<'_> {
             Ok(definition) => definition,
             Err(reason) => return Ok(Some(Err(reason))),
         };
-        // The clock may have been set back.
+        // The wall clock may have been set back.
         let updated_at = at.max(skill.updated_at);
         let sql = "UPDATE skills SET skill = ?2, updated_at = ?3 WHERE name = ?1";
         self.execute(sql, params![name, to_json(&definition)?, updated_at.unix_ms()])?;
         Ok(Some(Ok(CustomSkill { definition, updated_at, ..skill })))
     }
 
-    /// Takes a skill away; whether there was one.
+    /// Deletes a skill and returns whether it existed.
     pub fn delete_skill(&self, name: &str) -> Result<bool, Error> {
         Ok(self.transaction.prepare_cached("DELETE FROM skills WHERE name = ?1")?.execute([name])? > 0)
     }
 
-    /// The turn that was opened by the task's newest step was told of the user's skills, in a text with this hash.
+    /// Records that the turn opened by the task's newest step was sent the note about the user's skills with this
+    /// hash.
     pub fn insert_skills_note(&self, TaskRow(task): TaskRow, hash: &str) -> Result<(), Error> {
         self.execute(
             "INSERT INTO recalled (task, step, kind, id) SELECT ?1, MAX(step), ?2, ?3 FROM steps WHERE task = ?1",
@@ -104,14 +105,14 @@ impl WriteTx<'_> {
     }
 }
 
-/// The user's skill called `name`.
+/// The user's custom skill with the given name.
 pub(super) fn find(reader: &Connection, name: &str) -> Result<Option<CustomSkill>, Error> {
     let mut query =
         reader.prepare_cached("SELECT name, skill, created_at, updated_at FROM skills WHERE name = ?1")?;
     query.query_row([name], skill_from_row).optional()
 }
 
-/// All of the user's skills as a list shows them, by their names in order.
+/// Summaries of all custom skills, sorted by name.
 pub(super) fn summaries(reader: &Connection) -> Result<Vec<SkillSummary>, Error> {
     let mut query = reader.prepare_cached("SELECT name, summary FROM skills ORDER BY name")?;
     let summaries = query.query_map([], |row| {
@@ -127,7 +128,7 @@ pub(super) fn summaries(reader: &Connection) -> Result<Vec<SkillSummary>, Error>
     summaries.collect()
 }
 
-/// How all of the user's skills are run, by their names in order.
+/// Outlines of all custom skills, sorted by name.
 pub(super) fn outlines(reader: &Connection) -> Result<Vec<SkillOutline>, Error> {
     let mut query = reader.prepare_cached(
         "SELECT name, (SELECT json_group_array(key) FROM json_each(skill, '$.scripts')),
@@ -144,7 +145,8 @@ pub(super) fn outlines(reader: &Connection) -> Result<Vec<SkillOutline>, Error> 
     outlines.collect()
 }
 
-/// The hash of what a task's conversation, from `base` on, shows of the user's skills; none where it shows nothing.
+/// The hash of the newest note about the user's skills that a task's conversation shows when it continues from
+/// `base`; `None` if it shows none.
 pub(super) fn note_hash(reader: &Connection, task: TaskRow, base: TurnBase) -> Result<Option<String>, Error> {
     let AlreadyShown { task, from_step: from, recalled_before_step } =
         AlreadyShown::load(reader, Some((task, base)))?;
@@ -169,7 +171,7 @@ fn name_from_row(row: &Row<'_>) -> Result<SkillName, Error> {
         .map_err(|error| Error::FromSqlConversionFailure(0, Type::Text, Box::new(error)))
 }
 
-/// Reads a JSON text.
+/// Parses a column that contains JSON.
 fn parse_json_column<T: DeserializeOwned>(row: &Row<'_>, column: usize) -> Result<T, Error> {
     serde_json::from_str(row.get_ref(column)?.as_str()?)
         .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))

@@ -1,8 +1,8 @@
-//! The steps of a turn, as the journal keeps them.
+//! The steps of a turn, in the form in which the journal stores them.
 //!
-//! The journal is the thread: what the model is sent next is read from it, and a turn that was cut off goes on
-//! after its last step. Its JSON form is stored in users' brains, so it may only grow; a step of a kind that is
-//! not known, which a later version wrote, is left out.
+//! The journal is the conversation: the model's next input is built from it, and an interrupted turn resumes after
+//! its last step. The JSON form is stored in users' brains, so it may only grow; a step of an unknown kind, which
+//! a later version wrote, is ignored.
 
 use contract::event::{Failure, HitlKind, StopReason};
 use contract::{CallId, HitlId, MessageId};
@@ -17,92 +17,92 @@ use crate::llm::{Answer, Content, TokenUsage, ToolOutcome};
 pub enum Step {
     /// The turn was opened.
     Opened(Opened),
-    /// The model answered, to the end of its answer.
+    /// The model answered completely.
     Answered {
-        /// The message that the answer is.
+        /// The id of the answer's message.
         message_id: MessageId,
         /// The model that answered.
         model: String,
-        /// What it said.
+        /// The answer.
         answer: Answer,
-        /// What the call cost in US dollars, where prices were known.
+        /// The cost of the call in US dollars, if prices were known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
-        /// Whether a budget left the answer less room than the model has.
+        /// Whether a budget allowed the answer fewer tokens than the model does.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         capped: bool,
     },
-    /// A model was asked and gave no answer of the conversation, and will be billed: an attempt that failed, or a
-    /// summary. The step itself goes on.
+    /// A model call that is billed but gave no answer of the conversation: a failed attempt, or a summary. The
+    /// step in progress continues.
     Spent {
-        /// The model.
+        /// The model that was called.
         model: String,
-        /// How many tokens it was.
+        /// The number of tokens used.
         tokens: TokenUsage,
-        /// What it cost in US dollars, where prices were known.
+        /// The cost in US dollars, if prices were known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
     },
-    /// The beginning of the conversation is sent in a shorter form from here on. Nothing of it is lost: going back
-    /// behind this step brings it back.
+    /// From here on the beginning of the conversation is sent in a compacted form. Nothing of it is lost: going
+    /// back before this step restores it.
     Compacted(Compacted),
-    /// What the models reasoned so far is not sent from here on: a provider takes it for invalid.
+    /// From here on the models' earlier reasoning is not sent, because a provider rejected it as invalid.
     ReasoningDropped,
-    /// The turn was planned, or could not be.
+    /// The turn was planned, or planning failed.
     Planned {
-        /// The plan, as the model is told it.
+        /// The plan, as it is sent to the model.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         plan: Option<String>,
-        /// What it put into the task's working memory.
+        /// The values that the plan wrote to the task's working memory.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         memory: Vec<MemoryWrite>,
     },
-    /// Working memory was written between two turns, by whoever holds the engine's key. The next turn is told.
+    /// Working memory was written between two turns by a holder of the engine's key. The next turn is informed.
     Noted {
-        /// What was written.
+        /// The values that were written.
         memory: Vec<MemoryWrite>,
     },
-    /// A sub-agent that a call runs got on by a step of its own conversation.
+    /// A sub-agent that runs inside a call advanced by a step of its own conversation.
     Delegated {
-        /// The call.
+        /// The call that runs the sub-agent.
         call_id: CallId,
-        /// The step.
+        /// The step of the sub-agent.
         did: Box<Step>,
     },
-    /// The user said something to the running turn. The model is told after the step under way.
+    /// The user sent a message to the running turn. The model receives it after the current step.
     Steered {
-        /// The message's id.
+        /// The id of the message.
         message_id: MessageId,
-        /// What the user wrote.
+        /// The text of the message.
         message: String,
     },
-    /// A person is needed: a call wants leave, or its tool asks something. Where several wait, they are shown to
-    /// the person one after the other.
+    /// The user is needed: a call requires approval, or its tool asks a question. Several requests are shown one
+    /// after the other.
     Asked {
-        /// The request.
+        /// The id of the request.
         request_id: HitlId,
-        /// The call.
+        /// The call that needs the user.
         call_id: CallId,
-        /// What is wanted.
+        /// The kind of the request.
         kind: HitlKind,
-        /// The text to show.
+        /// The text that is shown to the user.
         question: String,
-        /// Answers to choose from.
+        /// The answers to choose from.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         options: Option<Vec<String>>,
     },
-    /// The person answered. Where leave was refused, the call's result follows at once.
+    /// The user answered. If approval was denied, the call's result follows at once.
     Resolved {
-        /// The request.
+        /// The id of the request.
         request_id: HitlId,
         /// The answer.
         answer: String,
-        /// What else the person said and gave, for the model.
+        /// Further remarks and attachments of the user, for the model.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         remarks: Vec<Content>,
     },
-    /// A tool is about to run: from here on its outcome is unknown until a result is on record, or a question
-    /// that it asks.
+    /// A tool is about to run. From here on its outcome is unknown until a result, or a question that it asks, is
+    /// stored.
     Intended {
         /// The call.
         call_id: CallId,
@@ -111,25 +111,25 @@ pub enum Step {
     Resulted {
         /// The call.
         call_id: CallId,
-        /// What came of it.
+        /// The outcome of the call.
         outcome: ToolOutcome,
-        /// What it wrote to the task's working memory.
+        /// The values that the tool wrote to the task's working memory.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         memory: Vec<MemoryWrite>,
     },
     /// The turn ended.
     Ended {
-        /// How.
+        /// The outcome of the turn.
         outcome: TurnOutcome,
     },
-    /// A step of a kind that a later version knows.
+    /// A step of a kind that only a later version knows.
     #[serde(other)]
     Unknown,
 }
 
 impl Step {
-    /// Whether the turn gets on by it: what comes after belongs to the next step. The others are taken down while
-    /// a step is under way.
+    /// Whether the turn makes progress by this step, so that what follows belongs to the next step. Other steps
+    /// are stored while a step is in progress.
     pub fn is_progress(&self) -> bool {
         match self {
             Self::Spent { .. }
@@ -143,7 +143,7 @@ impl Step {
         }
     }
 
-    /// How many messages it adds to the thread.
+    /// The number of messages that the step adds to the conversation.
     pub fn message_count(&self) -> i64 {
         let adds = match self {
             Self::Opened(opened) => !matches!(opened.base, TurnBase::Retry { .. }),
@@ -155,76 +155,77 @@ impl Step {
     }
 }
 
-/// How the beginning of a conversation is sent in a shorter form.
+/// How the beginning of a conversation is compacted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compacted {
-    /// How many messages are no longer sent.
+    /// The number of messages that are no longer sent.
     pub covers: u64,
     /// What is sent in their place.
     pub instead: Replacement,
-    /// The most characters of a result that are sent of the messages behind them, up to here.
+    /// The most characters that are sent of each tool result in the messages between the covered ones and this
+    /// step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub results_up_to: Option<u64>,
-    /// The most bytes of working memory that are sent with that.
+    /// The most bytes of working memory that are sent with the replacement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_up_to: Option<u64>,
 }
 
-/// What is sent in the place of messages.
+/// What is sent in place of the covered messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "instead", rename_all = "snake_case")]
 pub enum Replacement {
-    /// A summary of them, with what must survive it.
+    /// A summary of them, together with what must be preserved.
     Summary {
-        /// The summary.
+        /// The text of the summary.
         text: String,
     },
-    /// Only what cannot be left out: working memory and the user's last message.
+    /// Only what is indispensable: working memory and the user's last message.
     Reset,
 }
 
 /// How a turn was opened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Opened {
-    /// The user's message: a new one, or, for a retry, the one that is answered anew.
+    /// The user's message: a new one, or, for a retry, the one that is answered again.
     pub message_id: MessageId,
-    /// What the engine put before it, such as when it was sent.
+    /// Notes that the engine put before the message, such as the time at which it was sent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What the user wrote; of no meaning for a retry.
+    /// The text of the user's message; meaningless for a retry.
     pub message: String,
-    /// What the user attached.
+    /// The user's attachments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub media: Vec<Content>,
-    /// How the turn is to run.
+    /// The options of the turn.
     pub options: TurnOptions,
-    /// From where the thread goes on.
+    /// The point from which the conversation continues.
     #[serde(default, skip_serializing_if = "TurnBase::is_end")]
     pub base: TurnBase,
 }
 
-/// From where in the thread a turn goes on.
+/// The point of the conversation from which a turn continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum TurnBase {
-    /// Its end.
+    /// The end of the conversation.
     #[default]
     End,
-    /// Before this message, which is gone with all that followed.
+    /// Before this message, which is removed with everything after it.
     Edit {
-        /// The message.
+        /// The edited message.
         message_id: MessageId,
     },
-    /// After this message if it is the user's, before it if it is the agent's. What followed stays listed and is
+    /// After this message if it is the user's, before it if it is the agent's. What followed is still listed but
     /// no longer sent.
     Retry {
-        /// The message.
+        /// The message to retry from.
         message_id: MessageId,
     },
 }
 
 impl TurnBase {
-    /// Whether an earlier message is answered anew.
+    /// Whether an earlier message is answered again.
     pub fn is_retry(self) -> bool {
         matches!(self, Self::Retry { .. })
     }
@@ -234,48 +235,48 @@ impl TurnBase {
     }
 }
 
-/// A value that was written to a task's working memory.
+/// A write to a task's working memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemoryWrite {
     /// The key.
     pub key: String,
-    /// The value.
+    /// The new value.
     pub value: Value,
 }
 
-/// How a turn is to run.
+/// The options of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TurnOptions {
     /// The most model calls.
     pub max_turns: u64,
     /// Whether the model may think before it answers.
     pub super_thinking: bool,
-    /// Whether planning is left out.
+    /// Whether planning is skipped.
     #[serde(default)]
     pub direct: bool,
 }
 
-/// How a turn ended.
+/// The outcome of a turn.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum TurnOutcome {
-    /// Well.
+    /// The turn completed normally.
     Completed {
-        /// Why it ended.
+        /// The reason why the model stopped.
         stop_reason: StopReason,
     },
-    /// With an error.
+    /// The turn failed.
     Errored {
-        /// What went wrong.
+        /// The error.
         failure: Failure,
     },
-    /// By the user's wish.
+    /// The user cancelled the turn.
     Cancelled {
-        /// What the model had said of its answer, if it had begun one.
+        /// The part of the answer that the model had produced, if it had begun one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         said: Option<PartialAnswer>,
     },
-    /// In a way that a later version knows.
+    /// An outcome that only a later version knows.
     #[serde(other)]
     Unknown,
 }
@@ -283,9 +284,9 @@ pub enum TurnOutcome {
 /// The beginning of an answer that was cancelled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartialAnswer {
-    /// The message that it is.
+    /// The id of the answer's message.
     pub message_id: MessageId,
-    /// Its text.
+    /// The text produced so far.
     pub text: String,
 }
 

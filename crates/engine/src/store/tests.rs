@@ -1,4 +1,4 @@
-//! Which files are opened, which are refused and left as they are, and what a brain keeps.
+//! Which files are opened, which are refused and left unchanged, and what a brain preserves.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ fn temp_brain_file() -> (TempDir, PathBuf) {
     (folder, file)
 }
 
-/// Why `file` is refused, with all causes.
+/// The error with which `file` is refused, including all causes.
 fn open_error(file: &Path) -> String {
     let Err(error) = Brain::open(file) else { panic!("{} was opened", file.display()) };
     let mut text = error.to_string();
@@ -43,7 +43,7 @@ fn ended() -> Step {
 
 type WriteFn = dyn Fn(&WriteTx<'_>) -> Result<(), rusqlite::Error> + Send + Sync;
 
-/// A batch that runs a function and tells how its commit went.
+/// A batch that runs a function and reports the result of its commit.
 struct FnBatch {
     write: Box<WriteFn>,
     settled: tokio::sync::mpsc::UnboundedSender<Result<(), WriteError>>,
@@ -237,7 +237,7 @@ async fn a_damaged_brain_is_refused() {
     let brain = Brain::open(&file).unwrap();
     with_deadline(brain.close()).await;
     drop(brain);
-    // The first page, which says that this is a database of our version, stays; all others are lost.
+    // The first page, which identifies a brain of this version, stays; all others are destroyed.
     let mut bytes = fs::read(&file).unwrap();
     let page = 4096;
     assert!(bytes.len() > page);
@@ -264,7 +264,7 @@ fn a_folder_that_cannot_be_used_is_named() {
     let below_a_file = file.join("deep").join("brain.sqlite");
     let refused = open_error(&below_a_file);
     assert!(refused.contains(&file.join("deep").display().to_string()), "{refused}");
-    // A lock that cannot be opened: there is a folder in its place.
+    // A lock file that cannot be opened: a folder has its path.
     fs::create_dir(folder.path().join("other.sqlite.lock")).unwrap();
     let refused = open_error(&folder.path().join("other.sqlite"));
     assert!(refused.contains("other.sqlite.lock cannot be taken"), "{refused}");
@@ -275,7 +275,7 @@ fn a_missing_folder_is_made_and_a_dropped_brain_frees_its_lock() {
     let (folder, _) = temp_brain_file();
     let file = folder.path().join("a/b/brain.sqlite");
     drop(Brain::open(&file).unwrap());
-    // The writer frees the lock when it has finished, which nobody waits for here.
+    // The writer releases the lock when it has finished, which nobody waits for here.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while Brain::open(&file).is_err() {
         assert!(std::time::Instant::now() < deadline);
@@ -290,7 +290,7 @@ fn sqlite_is_built_as_the_workspace_says() {
     let options: Vec<String> =
         options.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
     let has = |option: &str| options.iter().any(|other| other == option);
-    // As `.cargo/config.toml` has it: it counts only where cargo is run within the workspace.
+    // Set in `.cargo/config.toml`, which takes effect only if cargo runs within the workspace.
     assert!(has("DEFAULT_MEMSTATUS=0") && has("DEFAULT_PCACHE_INITSZ=0"), "{options:?}");
     assert!(!has("ENABLE_MEMORY_MANAGEMENT"), "{options:?}");
 }

@@ -1,23 +1,23 @@
-//! What a text is searched by: its words without those that say nothing, which of them are names, and the days and
-//! times that it names. Pure.
+//! Parses a text into search terms: its significant words, the names among them, and the dates and periods that it
+//! mentions. Pure.
 
 use std::collections::HashSet;
 use std::ops::{BitOr, Range};
 
 use super::dates::{self, DateMention, Day};
 
-/// The most words of a query that are looked up: a long message is searched by its beginning. No more than
-/// [`Coverage`] has bits.
+/// The most words of a query that are used: a long message is searched by its beginning. At most the number of
+/// bits in [`Coverage`].
 const MAX_TERMS: usize = 24;
-/// How many letters two forms of one word begin with alike, at least.
+/// The minimum length of the common beginning of two inflections of a word, in letters.
 const STEM_LETTERS: usize = 3;
-/// What forms of one word end with.
+/// The endings of inflected words, sorted.
 const INFLECTION_SUFFIXES: &[&str] = &[
     "", "al", "d", "e", "ed", "er", "ers", "es", "ies", "ing", "ings", "ion", "ions", "ly", "ment", "ments",
     "s", "y",
 ];
 
-/// Words that say nothing about what a text is about.
+/// Words that say nothing about the subject of a text, sorted.
 const STOP_WORDS: &[&str] = &[
     "a", "about", "after", "all", "also", "am", "an", "and", "any", "are", "as", "at", "be", "because",
     "been", "before", "but", "by", "can", "could", "did", "do", "does", "doing", "done", "for", "from",
@@ -29,26 +29,26 @@ const STOP_WORDS: &[&str] = &[
     "when", "where", "which", "who", "whom", "whose", "why", "will", "with", "would", "yes", "you", "your",
 ];
 
-/// A word that is looked for, in lower case.
+/// A word to search for, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Term {
     word: String,
-    /// Whether it looks like a name or a number: what it means no other word says.
+    /// Whether it looks like a name or a number, which no other word can replace.
     is_name: bool,
 }
 
-/// What a query looks for. Empty where it says nothing.
+/// The terms of a query; empty if the text has no significant word or date.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct QueryTerms {
     words: Vec<Term>,
-    /// Names of one word or several: the bits of their words.
+    /// Names of one or more words, each as a bit mask of word indexes.
     names: Vec<u32>,
     days: Vec<Day>,
-    /// Times that it is about, in milliseconds.
+    /// The periods that the query mentions, in Unix milliseconds.
     times: Vec<Range<i64>>,
 }
 
-/// Which of a query's words a text has, and which of its days: a bit for each.
+/// Which words and days of a query a text contains, one bit for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Coverage {
     words: u32,
@@ -56,13 +56,13 @@ pub(super) struct Coverage {
 }
 
 impl Coverage {
-    /// Whether it is nothing at all.
+    /// Whether it contains none of them.
     pub(super) fn is_empty(self) -> bool {
         self == Self::default()
     }
 }
 
-/// What two texts have together.
+/// The union of the coverage of two texts.
 impl BitOr for Coverage {
     type Output = Self;
 
@@ -72,17 +72,17 @@ impl BitOr for Coverage {
 }
 
 impl QueryTerms {
-    /// The words that say something, each once, in the order of the text. Any text is a query.
+    /// The significant words, without repetitions, in the order of the text. Any text is a valid query.
     pub(super) fn parse(text: &str) -> Self {
         Self::parse_excluding(text, STOP_WORDS)
     }
 
-    /// All words, where none of them says something.
+    /// Falls back to all words of the text if none of them is significant.
     pub(super) fn or_all_words(self, text: &str) -> Self {
         if self.is_empty() { Self::parse_excluding(text, &[]) } else { self }
     }
 
-    /// What a text says but for words `left_out`, which are sorted.
+    /// Parses a text without the words in `left_out`, which must be sorted.
     fn parse_excluding(text: &str, left_out: &[&str]) -> Self {
         let words: Vec<(&str, &str)> = split_words_with_gaps(text).collect();
         let lower: Vec<String> = words.iter().map(|(_, word)| word.to_lowercase()).collect();
@@ -100,7 +100,7 @@ impl QueryTerms {
                 at += length;
                 continue;
             }
-            // The first word of a sentence has a capital letter anyway.
+            // The first word of a sentence is capitalized anyway.
             let begins = at == 0 || gap.contains(['.', '!', '?', ':', '\n']);
             at += 1;
             let Some(lower) = rest.first().filter(|lower| left_out.binary_search(lower).is_err()) else {
@@ -108,7 +108,7 @@ impl QueryTerms {
                 continue;
             };
             let is_name = is_name(word, begins);
-            // A name goes on where nothing but a space or a hyphen is between its words.
+            // A name continues if only a space, a hyphen or an apostrophe separates its words.
             let goes_on = is_name && matches!(*gap, " " | "-" | "'" | "’");
             name = terms.add_word(lower, is_name, name.filter(|_| goes_on));
         }
@@ -129,7 +129,8 @@ impl QueryTerms {
         );
     }
 
-    /// Adds a word, to the name before it if there is one; the number of the name that it is of.
+    /// Adds a word, appending it to the name before it if there is one. Returns the index of the name that it
+    /// belongs to.
     fn add_word(&mut self, word: &str, is_name: bool, name: Option<usize>) -> Option<usize> {
         let at = self.words.iter().position(|term| term.word == word).unwrap_or_else(|| {
             self.words.push(Term { word: word.to_owned(), is_name });
@@ -147,34 +148,34 @@ impl QueryTerms {
         Some(self.names.len() - 1)
     }
 
-    /// Whether there is nothing to look for.
+    /// Whether there is nothing to search for.
     pub(super) fn is_empty(&self) -> bool {
         self.words.is_empty() && self.days.is_empty()
     }
 
-    /// An index's expression for each of the words.
+    /// An FTS5 expression for each of the words.
     pub(super) fn match_expressions(&self) -> Vec<String> {
-        // A word is letters and digits alone, so nothing in it can end the quotation.
+        // A word consists of letters and digits only, so it cannot end the quotation.
         self.words.iter().map(|term| format!("\"{}\"", term.word)).collect()
     }
 
-    /// The numbers of the words of each name.
+    /// The word indexes of each name.
     pub(super) fn names(&self) -> impl Iterator<Item = Vec<usize>> {
         self.names.iter().map(|name| (0..self.words.len()).filter(|word| name & (1 << word) != 0).collect())
     }
 
-    /// An index's expression for what has any of the days; none where there are none.
+    /// An FTS5 expression for texts that mention any of the days; `None` if there are none.
     pub(super) fn days_expression(&self) -> Option<String> {
         let days: Vec<String> = self.days.iter().map(|day| day.match_expression()).collect();
         (!days.is_empty()).then(|| days.join(" OR "))
     }
 
-    /// The times that it is about.
+    /// The periods that the query mentions.
     pub(super) fn times(&self) -> &[Range<i64>] {
         &self.times
     }
 
-    /// How much of them a text has, in whatever form.
+    /// The terms that a text contains, in any inflection.
     pub(super) fn coverage(&self, text: &str) -> Coverage {
         let mut coverage = Coverage::default();
         for word in split_words(text) {
@@ -211,8 +212,8 @@ impl QueryTerms {
         })
     }
 
-    /// How much a text tells that has so much of them: the weights of its words, of which `weights` has one for each.
-    /// A name that is there whole counts once more, and so does a day.
+    /// The weight of a text with the given coverage: the sum of the weights of its words, of which `weights` has
+    /// one each. A complete name counts again, and each day counts twice the highest weight.
     pub(super) fn weight(&self, coverage: Coverage, weights: &[f64]) -> f64 {
         let of = |words: u32| -> f64 {
             let has = weights.iter().enumerate().filter(|(number, _)| words & (1 << number) != 0);
@@ -223,7 +224,7 @@ impl QueryTerms {
         of(coverage.words) + names + f64::from(coverage.days.count_ones()) * 2.0 * heaviest
     }
 
-    /// How many of the words, names and days a text has: a name that is there whole counts as one more.
+    /// The number of terms that a text contains; a complete name counts as one more.
     pub(super) fn count(&self, coverage: Coverage) -> usize {
         let bits = coverage.words.count_ones() + coverage.days.count_ones();
         usize::try_from(bits).unwrap_or(0) + self.covered_names(coverage).count()
@@ -233,9 +234,9 @@ impl QueryTerms {
         self.names.iter().copied().filter(move |name| coverage.words & name == *name)
     }
 
-    /// Whether a text with so much of them is worth showing to somebody who did not ask for it: half of the words,
-    /// three at most; or a name or a day and half of what there is, or something beside it. Of a name all words must
-    /// be there, and they are one.
+    /// Whether a text with this coverage is worth showing unasked: it contains half of the words (at most three
+    /// are needed), or a complete name or a day together with half of the terms or with at least one other term. A
+    /// name counts as one term and must be complete.
     pub(super) fn is_relevant(&self, coverage: Coverage) -> bool {
         let count = |bits: u32| usize::try_from(bits.count_ones()).unwrap_or(0);
         let half = |all: usize| all.div_ceil(2).clamp(1, 3);
@@ -249,7 +250,7 @@ impl QueryTerms {
     }
 }
 
-/// Whether a word looks like a name or a number; one that begins a sentence has a capital letter anyway.
+/// Whether a word looks like a name or a number. A word at the beginning of a sentence is capitalized anyway.
 fn is_name(word: &str, begins: bool) -> bool {
     let capital = word.chars().next().is_some_and(char::is_uppercase);
     let shouted = word.chars().skip(1).any(char::is_uppercase);
@@ -260,7 +261,7 @@ fn split_words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_alphanumeric()).filter(|word| !word.is_empty())
 }
 
-/// The words of a text, each with what is between it and the word before.
+/// The words of a text, each with the text between it and the word before.
 fn split_words_with_gaps(mut text: &str) -> impl Iterator<Item = (&str, &str)> {
     std::iter::from_fn(move || {
         let begin = text.find(char::is_alphanumeric)?;
@@ -272,12 +273,12 @@ fn split_words_with_gaps(mut text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The first letters of a word.
+/// The first [`STEM_LETTERS`] letters of a word.
 fn stem(word: &str) -> &str {
     word.char_indices().nth(STEM_LETTERS).and_then(|(end, _)| word.get(..end)).unwrap_or(word)
 }
 
-/// Whether two words are forms of one: near enough to judge a text that an index has found.
+/// Whether two words are inflections of the same word: an approximation for texts that an index has found.
 fn are_inflections(one: &str, other: &str) -> bool {
     let letters = one.char_indices().zip(other.chars());
     let same = letters.take_while(|((_, one), other)| one == other).map(|((at, one), _)| at + one.len_utf8());

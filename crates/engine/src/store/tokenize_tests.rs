@@ -1,4 +1,4 @@
-//! Any text is a query, and what it looks for is found in whatever form.
+//! Any text is a valid query, and its terms are found in any inflection.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ fn what_says_nothing_is_left_out_and_names_are_known() {
 #[test]
 fn words_are_found_in_other_forms_and_not_in_other_words() {
     let terms = QueryTerms::parse("deployments cost Anna");
-    // A whole name counts as one more.
+    // A complete name counts as one more.
     assert_eq!(terms.count(terms.coverage("ANNA: deployment costs")), 4);
     assert_eq!(terms.coverage("Annals of a costume party, deplorable"), Coverage::default());
     let (deploys, costs) = (terms.coverage("he deployed"), terms.coverage("a cost"));

@@ -1,15 +1,16 @@
-//! The brain on its way out of one engine and into another: one JSON document, written and read as a stream.
+//! Export and import of a brain: one JSON document, written and read as a stream.
 //!
-//! The document has a `version` and one array per kind of record ([`records`]), each in the order in which the brain
-//! came by them. Records name each other by their public ids, and steps, which have none, by their place in `steps`:
-//! the row numbers of a brain stay in it, and a brain that was filled from a document writes the same one again.
+//! The document has a `version` and one array per kind of record ([`records`]), each in the order in which the
+//! brain created them. Records refer to each other by their public ids, and to steps, which have none, by their
+//! position in `steps`. Row numbers never leave a brain, and a brain that was filled from a document exports the
+//! same document again.
 //!
-//! What an export leaves out: credentials, grants, settings and what was spent, which belong to the engine; requests
-//! that wait for a person, and the deltas of streams, which are transient. A turn that has not ended is written as far
-//! as it had come, as one that was given up then.
+//! An export leaves out credentials, grants, settings and usage, which belong to the engine, as well as pending
+//! requests and the deltas of streams, which are transient. A turn that has not ended is exported up to its last
+//! step, as one that was given up then.
 //!
-//! An import is read into a staging file beside the brain first ([`staging`]), record by record ([`validate`]), checked
-//! there as a whole, and then put in force in one transaction ([`apply`]).
+//! An import is first read into a staging file beside the brain ([`staging`]), record by record ([`validate`]),
+//! then checked as a whole, and finally applied in one transaction ([`apply`]).
 
 mod apply;
 mod export;
@@ -31,19 +32,19 @@ use contract::transfer::{ImportCounts, ImportMode};
 use super::{Brain, WriteError};
 use crate::memory_budget::NoMemory;
 
-/// The version of the document. One that an older engine would misread gets the next number; what is merely new is a
-/// field, which older engines ignore.
+/// The version of the document. A document that an older engine would misread gets the next number; mere additions
+/// are new fields, which older engines ignore.
 const DOCUMENT_VERSION: u64 = 1;
 
 impl Brain {
-    /// Writes the document, as the brain is at this moment. Blocks, and keeps the write-ahead log from being begun anew
+    /// Writes a document with a snapshot of the brain. Blocks, and keeps the write-ahead log from being reset
     /// until it is done.
     pub fn export(&self, to: &mut dyn Write) -> Result<(), ExportError> {
         export::write(&self.shared.file, to)
     }
 
-    /// Reads a document and checks it, beside the brain, which stays as it is. Only one at a time. `admit` is asked before
-    /// more of a record is kept in memory, with how many bytes it then has. Blocks.
+    /// Reads and validates a document beside the brain, which stays as it is. Only one at a time. Before more of a
+    /// record is kept in memory, `admit` is called with the record's size so far in bytes. Blocks.
     pub fn stage_import(
         &self,
         document: impl Read,
@@ -52,9 +53,8 @@ impl Brain {
         import::read(&self.shared.file, document, admit)
     }
 
-    /// Puts what was staged in force, all of it or nothing. No turn may be about to begin meanwhile, and where the mode
-    /// is [`ImportMode::Replace`] there may be no turn at all that has not ended.
-    /// Of what is replaced the long `outputs` of calls go too.
+    /// Applies a staged import, completely or not at all. No turn may begin meanwhile, and in mode
+    /// [`ImportMode::Replace`] there must be no open turn. The long `outputs` of replaced calls are erased too.
     pub async fn apply_import(
         &self,
         staged: StagedImport,
@@ -62,7 +62,7 @@ impl Brain {
         outputs: Vec<CallId>,
     ) -> Result<ImportCounts, WriteError> {
         let (first_task, place) = (self.reserve_tasks(staged.task_count()), staged.path());
-        // Not moved into the write, which the writer lets go of some time after it is done.
+        // `staged` is not moved into the closure, because the writer drops that some time after the write is done.
         self.write(move |rows| rows.apply_import(&place, mode, first_task, &outputs)).await
     }
 }

@@ -1,5 +1,5 @@
-//! What calls of models have spent: taken down in the transaction that stores the step, so that no budget forgets a
-//! call that is on record. It is kept for a day, whatever becomes of the task.
+//! Token usage of model calls, stored in the transaction that stores the step, so that no budget misses a recorded
+//! call. It is kept for a day, even if the task is deleted.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use super::steps::Step;
 use super::write_tx::WriteTx;
 use crate::llm::TokenUsage;
 
-/// How long it is kept: as long as the longest budget looks back.
+/// How long usage is kept: the longest period of a budget.
 pub const USAGE_RETENTION: Duration = Duration::from_hours(24);
 
-/// What the calls of one model have spent.
+/// The usage of all calls of one model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelUsage {
-    /// The vendor's name of the model.
+    /// The provider's name of the model.
     pub model: String,
-    /// How many calls there were.
+    /// The number of calls.
     pub calls: u64,
-    /// What they cost. Of `reasoning`, which is part of the output, nothing is kept.
+    /// The tokens used. `reasoning`, which is part of the output, is not stored.
     pub tokens: TokenUsage,
 }
 
-/// What a call of a model cost that is no step of a turn.
+/// The usage of a model call that is not a step of a turn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallUsage {
-    /// The vendor's name of the model.
+    /// The provider's name of the model.
     pub model: String,
-    /// How many tokens it was.
+    /// The tokens used.
     pub tokens: TokenUsage,
 }
 
-/// What a step cost, and the model's name.
+/// The model and the usage of a step that is a model call.
 fn step_usage(step: &Step) -> Option<(&str, &TokenUsage)> {
     match step {
         Step::Answered { model, answer, .. } => Some((model, &answer.usage)),
@@ -44,7 +44,7 @@ fn step_usage(step: &Step) -> Option<(&str, &TokenUsage)> {
 }
 
 impl WriteTx<'_> {
-    /// Takes down what `step` cost, and forgets what no budget looks back to.
+    /// Stores the usage of `step`, and deletes usage that no budget needs any more.
     pub(super) fn insert_step_usage(&self, at: Timestamp, step: &Step) -> Result<(), Error> {
         match step_usage(step) {
             Some((model, tokens)) => self.insert_usage_row(at, model, tokens),
@@ -52,7 +52,7 @@ impl WriteTx<'_> {
         }
     }
 
-    /// Takes down what a call cost that is no step of a turn.
+    /// Stores the usage of a call that is not a step of a turn.
     pub fn insert_call_usage(
         &self,
         at: Timestamp,
@@ -78,7 +78,7 @@ impl WriteTx<'_> {
     }
 }
 
-/// A count as SQLite holds it. Providers are believed, but not to the point where sums overflow.
+/// Converts a count for SQLite. Providers are trusted, but not to the point where sums overflow.
 fn clamped_count(count: u64) -> i64 {
     const MAX_COUNT: u64 = 1 << 40;
     i64::try_from(count.min(MAX_COUNT)).unwrap_or(i64::MAX)
@@ -88,29 +88,29 @@ fn count_column(row: &Row<'_>, column: usize) -> Result<u64, Error> {
     row.get::<_, i64>(column).map(|count| u64::try_from(count).unwrap_or(0))
 }
 
-/// The times that are looked at: no budget looks back for longer than a day, and what lies further ahead was stamped
-/// by a clock that has been set back since.
+/// The range of times to consider: no budget covers more than a day, and a later time was recorded by a clock that
+/// has been set back since.
 fn time_bounds(after: Timestamp) -> [i64; 2] {
     let day_and_hour = Duration::from_hours(25);
     let ahead = i64::try_from(day_and_hour.as_millis()).unwrap_or(i64::MAX);
     [after.unix_ms(), after.unix_ms().saturating_add(ahead)]
 }
 
-/// All tokens of the calls after `at`.
+/// The input and output tokens of the calls after `at`.
 pub(super) fn tokens_since(reader: &Connection, at: Timestamp) -> Result<u64, Error> {
     let mut query = reader
         .prepare_cached("SELECT COALESCE(SUM(input + output), 0) FROM spending WHERE at > ?1 AND at <= ?2")?;
     query.query_row(time_bounds(at), |row| count_column(row, 0))
 }
 
-/// When the first call after `at` was on record.
+/// The time of the first call after `at`.
 pub(super) fn first_usage_at(reader: &Connection, at: Timestamp) -> Result<Option<Timestamp>, Error> {
     let mut query = reader.prepare_cached("SELECT MIN(at) FROM spending WHERE at > ?1 AND at <= ?2")?;
     let first: Option<i64> = query.query_row(time_bounds(at), |row| row.get(0))?;
     Ok(first.map(Timestamp::from_unix_ms))
 }
 
-/// What the calls after `at` have spent, by model.
+/// The usage of the calls after `at`, by model.
 pub(super) fn usage_since(reader: &Connection, at: Timestamp) -> Result<Vec<ModelUsage>, Error> {
     let mut query = reader.prepare(
         "SELECT model, COUNT(*), SUM(input), SUM(output), SUM(cache_read), SUM(cache_write)

@@ -1,4 +1,4 @@
-//! What calls spent is counted with their step, once, and for a day.
+//! The usage of calls is counted with their step, once, and for a day.
 
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn at(ms: i64) -> Timestamp {
     Timestamp::from_unix_ms(ms)
 }
 
-/// Puts steps on record, each at its time.
+/// Stores steps, each at its time.
 async fn record(brain: &Brain, task: TaskRow, task_id: &TaskId, steps: Vec<(i64, Step)>) {
     let (task_id, turn_id) = (task_id.clone(), TurnId::new());
     let turn = NewTurn { turn_id, message_id: MessageId::new(), request: None };
@@ -80,7 +80,7 @@ async fn answers_and_failed_attempts_are_counted_and_nothing_else() {
     let by_model = [of("a", 2, [107, 11, 53, 2]), of("b", 1, [50, 5, 25, 1])];
     assert_eq!(brain.usage_since(at(0)).unwrap(), by_model);
 
-    // To delete what was said gives no tokens back.
+    // Deleting a task does not restore the budget.
     brain.write(move |rows| rows.delete_task(task, &crate::store::TaskDeletion::default())).await.unwrap();
     assert_eq!(since(0), (173, Some(at(1_000))));
 }

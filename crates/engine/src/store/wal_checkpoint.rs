@@ -1,5 +1,5 @@
-//! Carries the write-ahead log over into the brain, beside the writer: the disk syncs that this takes would
-//! otherwise hold up whatever is being committed.
+//! Checkpoints the write-ahead log on a thread of its own, because the disk syncs of a checkpoint would otherwise
+//! delay commits.
 
 use std::io;
 use std::path::Path;
@@ -12,11 +12,11 @@ use rusqlite::Connection;
 
 use super::schema;
 
-/// How many pages the log may have before the writer has to wait until it is carried over. It begins anew only where
-/// a commit finds all of it carried over, which without a pause never happens.
+/// The size of the log in pages above which the writer runs a checkpoint itself. The log is reset only if a commit
+/// finds all of it checkpointed, which never happens under constant load.
 const MAX_WAL_PAGES: i64 = 16_000;
 
-/// See the module.
+/// A handle to the checkpoint thread.
 pub(super) struct WalCheckpointer {
     wake: SyncSender<()>,
     is_oversized: Arc<AtomicBool>,
@@ -24,7 +24,7 @@ pub(super) struct WalCheckpointer {
 }
 
 impl WalCheckpointer {
-    /// Starts the thread. Its connection is opened when it is first needed.
+    /// Starts the thread. Its connection is opened on first use.
     pub(super) fn start(file: &Path) -> io::Result<Self> {
         let (wake, woken) = sync_channel(1);
         let is_oversized = Arc::new(AtomicBool::new(false));
@@ -36,22 +36,22 @@ impl WalCheckpointer {
         Ok(Self { wake, is_oversized, thread })
     }
 
-    /// Has the log carried over soon.
+    /// Requests a checkpoint soon.
     pub(super) fn wake(&self) {
-        // One that is waiting already sees to this too.
+        // A request that is already queued covers this one.
         let _ = self.wake.try_send(());
     }
 
-    /// Whether the writer must carry the log over itself.
+    /// Whether the writer must run a checkpoint itself; resets the flag.
     pub(super) fn take_oversized(&self) -> bool {
         self.is_oversized.swap(false, Ordering::Relaxed)
     }
 
-    /// Ends the thread.
+    /// Ends the thread and waits for it.
     pub(super) fn shutdown(self) {
         let Self { wake, thread, .. } = self;
         drop(wake);
-        // An error is a panic of the thread, which the panic hook has told of.
+        // An error means that the thread panicked, which the panic hook has logged.
         let _ = thread.join();
     }
 }
@@ -75,15 +75,15 @@ fn run(file: &Path, woken: &Receiver<()>, is_oversized: &AtomicBool) {
     }
 }
 
-/// The write-ahead log, in pages.
+/// The state of the write-ahead log, in pages.
 pub(super) struct WalState {
     total_pages: i64,
     checkpointed_pages: i64,
-    /// Whether nobody was in the way of it.
+    /// Whether no reader or writer kept the checkpoint from completing.
     pub(super) is_complete: bool,
 }
 
-/// Carries the log over as `mode` says.
+/// Runs a checkpoint in the given mode (`PASSIVE`, `TRUNCATE`).
 pub(super) fn checkpoint_wal(connection: &Connection, mode: &str) -> Result<WalState, rusqlite::Error> {
     connection.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| {
         Ok(WalState {

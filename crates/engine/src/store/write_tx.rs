@@ -1,4 +1,4 @@
-//! What is written to the brain: the statements of an open transaction.
+//! The writes to the brain, as methods of an open transaction.
 
 use contract::engine::GrantScope;
 use contract::event::HitlRequest;
@@ -9,59 +9,59 @@ use rusqlite::{Transaction, params};
 use super::TaskRow;
 use super::steps::{MemoryWrite, Opened, Step, TurnBase};
 
-/// The open transaction.
+/// An open write transaction.
 pub struct WriteTx<'a> {
     pub(super) transaction: &'a Transaction<'a>,
 }
 
-/// A turn that begins.
+/// A turn to insert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTurn {
-    /// Its id.
+    /// The id of the turn.
     pub turn_id: TurnId,
-    /// The user's message, which every phase of the turn names.
+    /// The user's message, to which every phase of the turn refers.
     pub message_id: MessageId,
-    /// The request that began it, where the caller named it.
+    /// The idempotency key of the request that began the turn, if the caller sent one.
     pub request: Option<IdempotencyKey>,
 }
 
-/// A request as its caller named it, and what it asked for.
+/// The idempotency key of a request, with a hash that detects its reuse for a different request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey {
-    /// The caller's name for it.
+    /// The caller's key (`client_request_id`).
     pub id: String,
-    /// A hash of what it asked for.
+    /// A hash of the request's content.
     pub hash: String,
 }
 
-/// What an edit takes out of a task.
+/// The effects of an edit or a retry on a task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rewind {
-    /// The `ts` of the first event that is taken out; none where all events stay.
+    /// The `ts` of the first deleted event; `None` if all events stay.
     pub events_from: Option<i64>,
-    /// How many messages are taken out.
+    /// The number of removed messages.
     pub messages: u64,
-    /// What working memory goes back to: values, or none where there was none.
+    /// The values that working memory is reset to; `None` for a key that did not exist.
     pub memory: Vec<(String, Option<serde_json::Value>)>,
 }
 
-/// Leave that a person gave for good.
+/// A lasting approval to insert.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewGrant {
-    /// Its id.
+    /// The id of the grant.
     pub id: GrantId,
-    /// The tool.
+    /// The name of the tool.
     pub tool: String,
-    /// How far it goes.
+    /// The scope of the grant.
     pub scope: GrantScope,
-    /// What a command must begin with, where the tool runs commands.
+    /// The prefix that a command must have, for a tool that runs commands.
     pub prefix: Option<String>,
-    /// A hash of what the tool was; none where it comes with the engine.
+    /// A hash of the tool's definition; `None` for a built-in tool.
     pub binding: Option<String>,
 }
 
 impl WriteTx<'_> {
-    /// A task begins.
+    /// Inserts a task.
     pub fn insert_task(
         &self,
         TaskRow(task): TaskRow,
@@ -72,8 +72,8 @@ impl WriteTx<'_> {
         self.execute(sql, params![task, task_id.as_str(), at.unix_ms()])
     }
 
-    /// A turn begins, with the event `opened_ts`. A turn before it that could not be written to its end is given
-    /// up: it cannot go on behind this one.
+    /// Inserts a turn with the first event `opened_ts`. An earlier turn that could not be written to its end is
+    /// given up, because it cannot continue after this one.
     pub fn insert_turn(
         &self,
         TaskRow(task): TaskRow,
@@ -86,7 +86,7 @@ impl WriteTx<'_> {
         self.execute(sql, params![task, at.unix_ms()])?;
         let NewTurn { turn_id, message_id, request } = turn;
         let (request_id, hash) = request.as_ref().map(|request| (&request.id, &request.hash)).unzip();
-        // A task that is gone gets no turn.
+        // A deleted task gets no turn.
         self.insert(
             "INSERT INTO turns (turn_id, task, message_id, opened_at, opened_ts, client_request_id, request_hash)
              SELECT ?1, task, ?3, ?4, ?5, ?6, ?7 FROM tasks WHERE task = ?2",
@@ -102,17 +102,17 @@ impl WriteTx<'_> {
         )
     }
 
-    /// The turn rests until a person answers: no start of the engine tries it meanwhile.
+    /// Resets the start count of a turn that waits for the user; engine starts do not resume it meanwhile.
     pub fn reset_start_count(&self, turn_id: TurnId) -> Result<(), rusqlite::Error> {
         self.execute("UPDATE turns SET starts = 0 WHERE turn_id = ?1", [turn_id.to_string()])
     }
 
-    /// A start of the engine takes the turn up.
+    /// Counts an engine start that resumes the turn.
     pub fn increment_start_count(&self, turn_id: TurnId) -> Result<(), rusqlite::Error> {
         self.execute("UPDATE turns SET starts = starts + 1 WHERE turn_id = ?1", [turn_id.to_string()])
     }
 
-    /// A turn gets on by a step, or ends with it.
+    /// Inserts a step, with its effects on the turn, the task, usage and memory.
     pub fn insert_step(
         &self,
         TaskRow(task): TaskRow,
@@ -133,7 +133,7 @@ impl WriteTx<'_> {
         }) = step
         {
             let opening = self.transaction.last_insert_rowid();
-            // A turn that was given up may be what is gone back behind.
+            // The turn may go back before a turn that was given up, which must be indexed first.
             self.ingest_or_defer(TaskRow(task))?;
             self.rewind_memory(TaskRow(task), *base, opening)?;
         }
@@ -158,7 +158,7 @@ impl WriteTx<'_> {
         }
     }
 
-    /// An event is on record. `data` is its own data, a JSON object.
+    /// Inserts an event. `data` is the event's own data, a JSON object.
     pub fn insert_event(
         &self,
         TaskRow(task): TaskRow,
@@ -174,7 +174,7 @@ impl WriteTx<'_> {
         )
     }
 
-    /// A value of a task's working memory.
+    /// Sets a value in a task's working memory.
     pub fn set_working_memory(
         &self,
         TaskRow(task): TaskRow,
@@ -187,7 +187,7 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Writes to a task's working memory between two turns; whether the task has had one.
+    /// Writes to a task's working memory between two turns. Returns `false` if the task has had no turn.
     pub fn write_memory_between_turns(
         &self,
         task: TaskRow,
@@ -206,7 +206,7 @@ impl WriteTx<'_> {
         Ok(noted)
     }
 
-    /// The turn that was opened by the task's newest step was told what is remembered.
+    /// Records that the turn opened by the task's newest step was shown a memory record.
     pub fn insert_recalled(
         &self,
         TaskRow(task): TaskRow,
@@ -220,7 +220,7 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Takes out of a task what an edit or a retry makes void. The journal keeps it.
+    /// Removes from a task what an edit or a retry invalidates. The journal keeps it.
     pub fn rewind(&self, task: TaskRow, cut: &Rewind) -> Result<(), rusqlite::Error> {
         let TaskRow(row) = task;
         if let Some(from) = cut.events_from {
@@ -240,7 +240,7 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    /// A person is asked.
+    /// Inserts a request that waits for the user.
     pub fn insert_pending(
         &self,
         TaskRow(task): TaskRow,
@@ -261,12 +261,12 @@ impl WriteTx<'_> {
         )
     }
 
-    /// The person answered.
+    /// Deletes a request that the user has answered.
     pub fn delete_pending(&self, request_id: HitlId) -> Result<(), rusqlite::Error> {
         self.execute("DELETE FROM pending WHERE request_id = ?1", [request_id.to_string()])
     }
 
-    /// A person allowed something for good. It takes the place of what they allowed of a tool that was another one.
+    /// Inserts a grant. It replaces grants for another definition of the same tool.
     pub fn insert_grant(
         &self,
         TaskRow(task): TaskRow,
@@ -286,18 +286,18 @@ impl WriteTx<'_> {
         )
     }
 
-    /// What a person allowed for good of tools whose names begin so is taken back.
+    /// Deletes the grants for tools whose names have this prefix.
     pub fn delete_grants_by_tool_prefix(&self, tool_name_prefix: &str) -> Result<(), rusqlite::Error> {
         self.execute("DELETE FROM grants WHERE substr(tool, 1, length(?1)) = ?1", [tool_name_prefix])
     }
 
-    /// A grant is taken back; whether there was one.
+    /// Deletes a grant and returns whether it existed.
     pub fn delete_grant(&self, id: GrantId) -> Result<bool, rusqlite::Error> {
         let sql = "DELETE FROM grants WHERE grant_id = ?1";
         Ok(self.transaction.prepare_cached(sql)?.execute([id.to_string()])? > 0)
     }
 
-    /// Something was attached to a message of the task.
+    /// Stores an attachment of a message of the task.
     pub fn insert_media(
         &self,
         TaskRow(task): TaskRow,
@@ -312,7 +312,7 @@ impl WriteTx<'_> {
         self.execute(sql, params![task, hash])
     }
 
-    /// Keeps a conversation as it was when its journal ended with `step`, in the place of an older one.
+    /// Stores a checkpoint of a conversation whose journal ended with `step`, replacing the older one.
     pub fn set_checkpoint(
         &self,
         TaskRow(task): TaskRow,
@@ -327,7 +327,7 @@ impl WriteTx<'_> {
         )
     }
 
-    /// Takes the deltas out of at most `limit` turns that ended before `before`.
+    /// Deletes the deltas of at most `limit` turns that ended at or before `before`.
     pub fn fold_deltas(&self, before: Timestamp, limit: u32) -> Result<(), rusqlite::Error> {
         let due =
             "SELECT turn, task FROM turns WHERE folded = 0 AND ended_at <= ?1 ORDER BY ended_at LIMIT ?2";
@@ -353,7 +353,8 @@ impl WriteTx<'_> {
         Ok(())
     }
 
-    /// Adds a row of a turn. A turn that is not there would make it vanish without an error.
+    /// Inserts a row that depends on a turn. Fails if the turn does not exist, instead of silently inserting
+    /// nothing.
     fn insert(&self, sql: &str, params: impl rusqlite::Params) -> Result<(), rusqlite::Error> {
         self.transaction.prepare_cached(sql)?.insert(params).map(drop)
     }
@@ -363,7 +364,7 @@ impl WriteTx<'_> {
     }
 }
 
-/// The JSON form in which values are stored.
+/// Serializes a value to JSON, the form in which values are stored.
 pub(crate) fn to_json(value: &impl serde::Serialize) -> Result<String, rusqlite::Error> {
     serde_json::to_string(value).map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }

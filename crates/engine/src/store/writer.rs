@@ -1,7 +1,7 @@
-//! The one thread that writes, and its group commits.
+//! The only thread that writes, with group commits.
 //!
-//! Batches that are queued while a commit is under way share the next one: under load the cost of a commit is
-//! spread over all that waited, and alone a batch waits for nobody.
+//! Batches that are queued during a commit share the next one: under load the cost of a commit is spread over all
+//! waiting batches, and a single batch waits for nobody.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,42 +19,42 @@ use super::read_pool::{ReadPool, shrink_cache};
 use super::wal_checkpoint::{WalCheckpointer, checkpoint_wal};
 use super::write_tx::WriteTx;
 
-/// Against what a commit must hold.
+/// What a commit must survive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Durability {
-    /// Against a kill of the process. A power loss may cost the last moment, never integrity.
+    /// A kill of the process. A power loss may cost the last moments, but never integrity.
     #[default]
     ProcessKill,
-    /// Against power loss too: the commit waits for the disk.
+    /// A power loss too: the commit waits for the disk.
     PowerLoss,
 }
 
-/// A write failed: nothing of its batch is stored.
+/// A failed write: nothing of its batch is stored.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the brain could not be written: {reason}")]
 pub struct WriteError {
-    /// What SQLite said.
+    /// The error that SQLite reported.
     pub reason: Arc<str>,
 }
 
-/// Something that has writes for the brain. It is asked for them only when the writer gets to it, so that what
-/// gathers meanwhile goes into the same commit.
+/// A source of writes for the brain. Its writes are collected only when the writer gets to it, so that everything
+/// that accumulates until then is part of the same commit.
 ///
-/// Each time it is queued the writer calls [`WriteBatch::collect`] once, [`WriteBatch::write`] once or more, and
+/// Each time it is queued, the writer calls [`WriteBatch::collect`] once, [`WriteBatch::write`] at least once, and
 /// [`WriteBatch::complete`] once.
 pub trait WriteBatch: Send + Sync {
-    /// Takes what has gathered so far into the commit, and tells how durable that must be. Both at once: what
-    /// comes later waits for the next commit, and so does its durability.
+    /// Moves what has accumulated into the commit, and returns the durability that it needs. Both happen at once:
+    /// what arrives later waits for the next commit, and so does its durability.
     fn collect(&self) -> Durability;
 
-    /// Writes what was taken; again if the attempt before was rolled back.
+    /// Writes what was collected; called again if an attempt was rolled back.
     fn write(&self, rows: &WriteTx<'_>) -> Result<(), rusqlite::Error>;
 
-    /// What was taken is stored, or nothing of it is.
+    /// Reports that what was collected is stored completely, or not at all.
     fn complete(&self, result: &Result<(), WriteError>);
 }
 
-/// A batch of one write, whose caller waits for what it gives.
+/// A batch of a single write, whose caller waits for its return value.
 pub(super) struct SingleWrite<T, F> {
     write: F,
     durability: Durability,
@@ -67,7 +67,7 @@ where
     T: Send + 'static,
     F: Fn(&WriteTx<'_>) -> Result<T, rusqlite::Error> + Send + Sync + 'static,
 {
-    /// The batch, and how it went once it is settled.
+    /// Creates the batch, and a receiver of its result.
     pub(super) fn create(
         write: F,
         durability: Durability,
@@ -93,33 +93,33 @@ where
     }
 
     fn complete(&self, result: &Result<(), WriteError>) {
-        // What is stored was written, and has given something.
+        // A batch that is stored was written and has returned a value.
         let given = lock_unpoisoned(&self.output)
             .take()
             .ok_or_else(|| WriteError { reason: "it was not written".into() });
         if let Some(settled) = lock_unpoisoned(&self.completion).take() {
-            // The caller may have gone.
+            // The caller may be gone.
             let _ = settled.send(result.clone().and(given));
         }
     }
 }
 
-/// How many batches share a commit at most: bounds how long the first one waits.
+/// The most batches per commit, which limits how long the first one waits.
 const MAX_BATCHES_PER_COMMIT: usize = 256;
 
 pub(super) struct Writer {
-    /// None once the brain is closed.
+    /// `None` once the brain is closed.
     queue: Mutex<Option<Sender<Arc<dyn WriteBatch>>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     last_result: LastResult,
 }
 
-/// How the last commit went.
+/// The result of the last commit.
 type LastResult = Arc<Mutex<Result<(), WriteError>>>;
 
 impl Writer {
-    /// Starts the thread, which holds the brain's lock as long as it may write. The queue is unbounded, but each
-    /// channel queues itself at most once.
+    /// Starts the thread, which holds the brain's lock for as long as it may write. The queue is unbounded, but
+    /// each event log is in it at most once.
     pub(super) fn start(
         file: &Path,
         connection: Connection,
@@ -139,7 +139,7 @@ impl Writer {
         Ok(Self { queue: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), last_result: last })
     }
 
-    /// How the last commit went.
+    /// The result of the last commit.
     pub(super) fn last_result(&self) -> Result<(), WriteError> {
         lock_unpoisoned(&self.last_result).clone()
     }
@@ -155,14 +155,14 @@ impl Writer {
         }
     }
 
-    /// Commits what is queued and ends the thread, or leaves it after `deadline`: what is not committed then is
-    /// as if it had never been.
+    /// Commits what is queued and ends the thread, or abandons it after `deadline`. What is not committed by then
+    /// is lost without a trace.
     pub(super) async fn close(&self, deadline: Duration) {
         drop(lock_unpoisoned(&self.queue).take());
         let thread = lock_unpoisoned(&self.thread).take();
         if let Some(thread) = thread {
             let ended = tokio::task::spawn_blocking(move || thread.join());
-            // An error is a panic of the thread, which the panic hook has told of.
+            // An error means that the thread panicked, which the panic hook has logged.
             if tokio::time::timeout(deadline, ended).await.is_err() {
                 tracing::warn!("The brain could not be closed in time.");
             }
@@ -174,12 +174,12 @@ fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// After how much quiet the log is carried over into the brain.
+/// The idle time after which the log is checkpointed.
 const CHECKPOINT_IDLE_DELAY: Duration = Duration::from_secs(1);
-/// After how many commits it is carried over where it is never quiet.
+/// The number of commits after which the log is checkpointed under constant load.
 const CHECKPOINT_COMMIT_INTERVAL: u32 = 64;
 
-/// Writes until all senders are gone and the queue is empty.
+/// Runs until all senders are gone and the queue is empty.
 fn run(
     connection: Connection,
     queue: &Receiver<Arc<dyn WriteBatch>>,
@@ -206,7 +206,7 @@ fn run(
                     checkpointer.wake();
                 }
                 if checkpointer.take_oversized() {
-                    // Nobody writes meanwhile, so the next commit finds the log carried over and begins it anew.
+                    // No commit is running, so the next one finds the log checkpointed and resets it.
                     checkpoint_or_warn(&committer.connection, "PASSIVE");
                 }
             }
@@ -215,7 +215,7 @@ fn run(
                 commits = 0;
                 shrink_cache(&committer.connection);
                 readers.shrink();
-                // The disk may have room again, which nobody would notice before the next turn.
+                // The disk may have space again, which nobody would notice before the next turn.
                 if unhealthy_reason && committer.probe_write().is_ok() {
                     *lock_unpoisoned(last) = Ok(());
                 }
@@ -228,15 +228,15 @@ fn run(
     }
 }
 
-/// The connection that writes.
+/// The write connection.
 struct Committer {
     connection: Connection,
-    /// What it has been set to.
+    /// The durability that its `synchronous` setting provides.
     synchronous: Option<Durability>,
 }
 
 impl Committer {
-    /// Commits a group. Whoever waits for it is told, also if writing it panics.
+    /// Commits a group. Its batches are completed even if writing one of them panics.
     fn commit_catching_panics(&mut self, group: &[Arc<dyn WriteBatch>]) -> Result<(), WriteError> {
         catch_unwind(AssertUnwindSafe(|| self.commit(group))).unwrap_or_else(|_| {
             let panicked = "writing it panicked; the engine's log has the details".into();
@@ -248,13 +248,14 @@ impl Committer {
         })
     }
 
-    /// Commits a group, if need be one by one. How the last one went says how the brain is.
+    /// Commits a group, if necessary batch by batch. Returns the result of the last commit, which is the brain's
+    /// health.
     fn commit(&mut self, group: &[Arc<dyn WriteBatch>]) -> Result<(), WriteError> {
         let Some(durability) = group.iter().map(|batch| batch.collect()).max() else { return Ok(()) };
         match self.commit_group(group, durability) {
             Err(error) if group.len() > 1 => {
-                // One batch that cannot be written must not take the others with it. The failed attempt was rolled
-                // back, so each can be tried alone.
+                // One batch that cannot be written must not make the others fail. The failed attempt was rolled
+                // back, so each batch can be retried alone.
                 tracing::warn!(%error, batches = group.len(), "A group commit failed; its batches are tried alone.");
                 let mut last = Ok(());
                 for batch in group.chunks(1) {
@@ -272,8 +273,8 @@ impl Committer {
         durability: Durability,
     ) -> Result<(), rusqlite::Error> {
         if self.synchronous != Some(durability) {
-            // In WAL mode `full` syncs the log at each commit and `normal` only at checkpoints. It can only be set
-            // between transactions.
+            // In WAL mode `full` syncs the log at each commit and `normal` only at checkpoints. The setting can
+            // only be changed between transactions. See <https://www.sqlite.org/pragma.html#pragma_synchronous>.
             let synchronous = match durability {
                 Durability::ProcessKill => "normal",
                 Durability::PowerLoss => "full",
@@ -287,7 +288,7 @@ impl Committer {
         transaction.commit()
     }
 
-    /// Writes something that changes nothing.
+    /// Commits a write that changes nothing, to test whether the brain can be written.
     fn probe_write(&mut self) -> Result<(), rusqlite::Error> {
         let transaction = self.connection.transaction()?;
         transaction.execute("UPDATE additions SET at = at", [])?;
@@ -310,7 +311,7 @@ fn complete_group(
 }
 
 fn optimize_and_truncate_wal(connection: &Connection) {
-    // Before the log is carried over: it may write.
+    // This comes before the checkpoint because it may write.
     if let Err(error) = connection.execute_batch("PRAGMA optimize") {
         tracing::warn!(%error, "The brain could not be tidied up.");
     }

@@ -1,4 +1,4 @@
-//! The words in which a person is asked for leave. What they show is what will be done.
+//! The texts of approval prompts. They show exactly what will be done.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -6,25 +6,25 @@ use std::time::Duration;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
-/// How long two texts are compared at most. After that the difference shown may be larger than it need be.
+/// The time limit for computing a diff. After that the diff shown may be larger than necessary.
 const DIFF_TIMEOUT: Duration = Duration::from_millis(200);
-/// How much of an input is shown as it is, in characters.
+/// The maximum length of a text shown verbatim, in characters.
 const MAX_INPUT_CHARS: usize = 20_000;
-/// How much of a tool's description is shown, in characters.
+/// The maximum length of a tool's description as shown, in characters.
 const MAX_DESCRIPTION_CHARS: usize = 1_000;
-/// How many lines that stay are shown around those that change.
+/// The number of unchanged lines shown around each change.
 const DIFF_CONTEXT_LINES: usize = 3;
 
-/// How much of an input is shown, in characters.
+/// The maximum length of an input shown as JSON, in characters.
 const MAX_JSON_CHARS: usize = 8_000;
 
-/// What is asked for a tool that has no better words, or for an input that is not as its schema says.
+/// Returns the prompt for a tool without a text of its own, or for an input that does not match its schema.
 pub(crate) fn default_prompt(tool: &str, input: &Value) -> String {
     let input = excerpt(&input.to_string(), "", MAX_INPUT_CHARS);
     format!("Allow `{tool}` with this input? {input}")
 }
 
-/// What stands behind a question for a tool that was allowed for good when it was another one.
+/// Returns the notice added to a prompt when a lasting grant no longer applies because the tool has changed.
 pub(crate) fn changed_tool_notice(description: &str) -> String {
     let description = excerpt(description, "> ", MAX_DESCRIPTION_CHARS);
     format!(
@@ -33,18 +33,18 @@ pub(crate) fn changed_tool_notice(description: &str) -> String {
     )
 }
 
-/// An input as a person reads it, each value on a line of its own.
+/// Formats an input for a person, with each value on a line of its own.
 pub(crate) fn pretty_json(input: &Value) -> String {
     let text = serde_json::to_string_pretty(input).unwrap_or_else(|_| input.to_string());
     excerpt(&text, "", MAX_JSON_CHARS)
 }
 
-/// Whether a program may use the network, behind what it is.
+/// Returns the suffix that says whether a program may use the network.
 pub(super) fn network_label(may: bool) -> &'static str {
     if may { "with the network" } else { "without the network" }
 }
 
-/// The first `max` characters of `text`, each line after `sign`, and a note if that is not all.
+/// Returns the first `max` characters of `text`, with each line prefixed by `sign`, and a note if more follow.
 pub(super) fn excerpt(text: &str, sign: &str, max: usize) -> String {
     let mut shown = String::from(sign);
     for character in text.chars().take(max) {
@@ -61,7 +61,7 @@ pub(super) fn excerpt(text: &str, sign: &str, max: usize) -> String {
     shown
 }
 
-/// What changes from `old` to `new`, line by line, the first `max` characters of it.
+/// Returns the line diff from `old` to `new`, limited to `max` characters.
 pub(super) fn line_diff(old: &str, new: &str, max: usize) -> String {
     let difference = TextDiff::configure().timeout(DIFF_TIMEOUT).diff_lines(old, new);
     let mut text = String::new();
@@ -78,7 +78,7 @@ pub(super) fn line_diff(old: &str, new: &str, max: usize) -> String {
             text.push(sign);
             text.push_str(change.value().trim_end_matches('\n'));
             text.push('\n');
-            // More than will be shown: what follows need not be written.
+            // More than will be shown, so the rest need not be written.
             if text.len() > 4 * max {
                 break 'hunks;
             }
@@ -90,7 +90,7 @@ pub(super) fn line_diff(old: &str, new: &str, max: usize) -> String {
     format!("{out} lines go, {in_} come:\n\n{shown}")
 }
 
-/// The first `max` characters of `text` made visible, and a note if that is not all.
+/// Returns the first `max` characters of `text` in visible form, and a note if more follow.
 fn visible_prefix(text: &str, max: usize) -> String {
     let mut shown = String::new();
     let mut characters = text.chars();
@@ -101,8 +101,8 @@ fn visible_prefix(text: &str, max: usize) -> String {
     shown
 }
 
-/// Control characters, those that are not seen, and those that turn the direction of what follows are shown as escapes: they could hide
-/// from the person what the text really is.
+/// Appends a character, escaping control characters, invisible characters and those that change the text
+/// direction: they could hide from the person what the text really is.
 fn push_escaped(shown: &mut String, character: char) {
     let hides = matches!(
         character,

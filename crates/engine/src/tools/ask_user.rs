@@ -1,4 +1,4 @@
-//! `ask_user`: the agent asks the person something, and waits for the answer.
+//! `ask_user`: the agent asks the user a question and waits for the answer.
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -7,14 +7,14 @@ use serde_json::json;
 use super::{Invocation, Permission, Question, Tool, ToolError, ToolOutput, ToolStep, parse_input};
 use crate::llm::ToolSpec;
 
-/// The longest question, in bytes.
+/// The maximum length of a question, in bytes.
 const MAX_QUESTION_BYTES: usize = 4_000;
-/// How many answers there may be to choose from.
+/// The maximum number of suggested answers.
 const MAX_OPTIONS: usize = 20;
-/// The longest of them, in bytes.
+/// The maximum length of a suggested answer, in bytes.
 const MAX_OPTION_BYTES: usize = 200;
 
-/// See the module.
+/// The tool's name.
 pub(crate) const NAME: &str = "ask_user";
 
 pub(super) struct AskUser;
@@ -76,7 +76,7 @@ fn validate_question(AskUserInput { question, options }: AskUserInput) -> Result
             "`question` must be 1 to {MAX_QUESTION_BYTES} bytes long and not blank"
         )));
     }
-    // A choice of nothing is a free answer.
+    // An empty list of options means a free answer.
     let options = options.filter(|options| !options.is_empty());
     for option in options.iter().flatten() {
         if option.is_empty() || option.len() > MAX_OPTION_BYTES {

@@ -1,4 +1,5 @@
-//! Tools of the catalog that run a program: the input on its standard input, the result from its standard output.
+//! Tools of the catalog that run a program: it reads the input from standard input and writes the result to
+//! standard output.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -16,10 +17,10 @@ use crate::catalog::CatalogTool;
 use crate::fingerprint;
 use crate::llm::ToolSpec;
 
-/// How long a call may take.
+/// The time limit of a call.
 pub(super) const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// See the module.
+/// A catalog tool that runs a program in the sandbox.
 pub(super) struct CommandTool {
     tool: Arc<CatalogTool>,
     command: Vec<String>,
@@ -27,7 +28,7 @@ pub(super) struct CommandTool {
 }
 
 impl CommandTool {
-    /// The tool, which runs `command`.
+    /// Creates a tool that runs `command`.
     pub(super) fn new(tool: Arc<CatalogTool>, command: Vec<String>, programs: ProcessRunner) -> Self {
         Self { tool, command, runner: programs }
     }
@@ -46,7 +47,7 @@ impl CommandTool {
     }
 }
 
-/// What the model is told of a program whose result is its standard output.
+/// Returns the tool's result for a program whose result is its standard output.
 pub(super) fn tool_result(commit_run: ProcessOutput, time: Duration) -> Result<ToolStep, ToolError> {
     let ProcessOutput { outcome: ended, output, stderr_tail: aside } = commit_run;
     let how = match ended.abort_reason(time) {

@@ -1,4 +1,4 @@
-//! Programs of the catalog, the bad ones above all.
+//! Tests of catalog tools that run programs, especially faulty ones.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::catalog::ToolImplementation;
 use crate::testing::with_deadline;
 use crate::tools::fixture::{WorkspaceFixture, run_tool, wait_for_exit};
 
-/// The tool that runs this script.
+/// Returns a tool that runs this script.
 fn tool(rig: &WorkspaceFixture, script: &str) -> CommandTool {
     let command = vec!["/bin/sh".to_owned(), "-c".into(), script.into()];
     let tool = CatalogTool {
@@ -72,7 +72,7 @@ async fn one_that_is_not_there_is_told() {
     assert!(with_deadline(run_tool(&missing, json!({}))).await.is_err());
 }
 
-/// What looks like something else is text like any other.
+/// Output that imitates other messages is text like any other.
 #[tokio::test]
 async fn one_that_lies_is_taken_at_its_words() {
     let rig = WorkspaceFixture::new();

@@ -1,9 +1,10 @@
-//! What a model is told of the tools, and how its words and ours are put into each other.
+//! The tools as declared to a model, and the mapping between our tool names and the names on the wire.
 //!
-//! Vendors take names of `[A-Za-z0-9_-]{1,64}` and refuse a whole request for another one, so each tool has a name on
-//! the wire; a conversation is kept with our own names. Where the schemas would take too much of the context window,
-//! those of connected servers are left out: the model finds them with `tool_search` and calls them by `tool_call_spec`.
-//! What it is told of tools thus never changes within a task, and its prompt keeps its beginning.
+//! Vendors accept names of the form `[A-Za-z0-9_-]{1,64}` and reject a whole request that contains another one, so
+//! each tool has a wire name, while stored conversations use our own names. If the schemas would take too much of
+//! the context window, those of connected servers are left out: the model finds them with `tool_search` and calls
+//! them through `tool_call`. The declarations thus never change within a task, and the prompt keeps a stable
+//! prefix.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,30 +18,30 @@ use super::tool_search::NAME as TOOL_SEARCH;
 use crate::fault_injection::{self, Mutation};
 use crate::llm::{Answer, Block, Message, ToolDeclaration, ToolSpec, ToolUse, estimate, normalised_schema};
 
-/// By this a model calls a tool that it found: `{"tool", "input"}`.
+/// The tool through which a model calls a tool that it found: `{"tool", "input"}`.
 pub(super) const TOOL_CALL: &str = "tool_call";
-/// The share of the context window that schemas may take before some are left out: one of so many parts.
+/// Schemas may take 1/`CONTEXT_SHARE_DIVISOR` of the context window before some are left out.
 const CONTEXT_SHARE_DIVISOR: u64 = 10;
-/// The longest name on the wire.
+/// The maximum length of a wire name, in bytes.
 const MAX_WIRE_NAME_BYTES: usize = 64;
-/// The longest description, in characters: OpenAI's bound for functions.
+/// The maximum length of a description, in characters: OpenAI's limit for functions.
 const MAX_DESCRIPTION_CHARS: usize = 1_024;
 
-/// See the module.
+/// The tools exposed to a model.
 #[derive(Debug, Default)]
 pub(crate) struct ExposedTools {
-    /// As they go over the wire.
+    /// The declarations as sent over the wire.
     declarations: Vec<ToolDeclaration>,
-    /// Of each tool that is told of by itself: its name on the wire, and ours.
+    /// Our name of each directly declared tool, by its wire name.
     names_by_wire_name: BTreeMap<String, String>,
-    /// Our names of those that must be searched for.
+    /// Our names of the tools that the model has to search for.
     searchable: BTreeSet<String>,
-    /// How many tokens it takes to tell of them.
+    /// The estimated number of tokens of the declarations.
     tokens: u64,
 }
 
 impl ExposedTools {
-    /// What a model with a context window of so many tokens is told of `tools`.
+    /// Selects what a model with a context window of `window` tokens receives of `tools`.
     pub(crate) fn new(tools: &[Arc<dyn Tool>], window: u64) -> Self {
         let declarations: Vec<(ToolSpec, bool)> =
             tools.iter().map(|tool| (tool.spec(), tool.is_mcp_tool())).collect();
@@ -66,7 +67,7 @@ impl ExposedTools {
         let mut offer = Self::default();
         for (spec, _) in declarations {
             let name = wire_name(&spec.name).into_owned();
-            // Vendors refuse two tools of one name; of two the first is meant.
+            // Vendors reject two tools with the same name; the first one wins.
             if name == TOOL_CALL || offer.names_by_wire_name.contains_key(&name) {
                 tracing::warn!(tool = spec.name, "The tool is left out: its name is another one's.");
                 continue;
@@ -83,22 +84,22 @@ impl ExposedTools {
         offer
     }
 
-    /// What the model is told.
+    /// Returns the declarations for the model.
     pub(crate) fn declarations(&self) -> &[ToolDeclaration] {
         &self.declarations
     }
 
-    /// How many tokens it takes to tell of them, about.
+    /// Returns the estimated number of tokens of the declarations.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Whether a tool, by our name, is one that the model was told of or can find.
+    /// Whether a tool, by our name, was declared to the model or can be found by it.
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.searchable.contains(name) || self.names_by_wire_name.values().any(|told| told == name)
     }
 
-    /// A conversation in the words of the wire.
+    /// Returns a conversation with tool names replaced by wire names.
     pub(crate) fn messages_to_wire<'a>(&self, messages: &'a [Message]) -> Cow<'a, [Message]> {
         let calls = messages.iter().flat_map(tool_uses);
         if calls.into_iter().all(|call| !self.is_searchable(call) && wire_name(&call.name) == call.name) {
@@ -127,7 +128,7 @@ impl ExposedTools {
         call.name = name;
     }
 
-    /// An answer in our words.
+    /// Returns an answer with wire names replaced by our names.
     pub(crate) fn answer_from_wire(&self, mut answer: Answer) -> Answer {
         for block in &mut answer.blocks {
             if let Block::ToolUse(call) = block {
@@ -156,7 +157,7 @@ impl ExposedTools {
     }
 }
 
-/// Which tool is called with what.
+/// Returns the tool and the input of a call through [`TOOL_CALL`].
 fn parse_tool_call(input: &Value) -> Option<(String, Value)> {
     let tool = input.get("tool")?.as_str()?.to_owned();
     match input.get("input") {
@@ -199,7 +200,7 @@ fn assistant_blocks_mut(message: &mut Message) -> Option<&mut Vec<Block>> {
     }
 }
 
-/// A tool's name on the wire: its own where that will do, else one made from it, always the same.
+/// Returns a tool's wire name: its own name if it is valid, else one derived from it deterministically.
 fn wire_name(name: &str) -> Cow<'_, str> {
     let takes = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
     if (1..=MAX_WIRE_NAME_BYTES).contains(&name.len()) && name.chars().all(takes) {

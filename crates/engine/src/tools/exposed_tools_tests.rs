@@ -6,7 +6,7 @@ use super::super::{Invocation, Permission, ToolError, ToolStep, Toolbox};
 use super::*;
 use crate::catalog::Permissions;
 
-/// A tool of a server, with a schema of its own.
+/// A tool of an MCP server, with a schema of its own.
 struct Remote {
     name: String,
     properties: usize,
@@ -117,7 +117,7 @@ fn too_many_tools_of_servers_are_searched_for() {
     assert_eq!(names, ["read_file", "shell", "tool_search", "tool_call"]);
     assert!(offer.tokens() < 200_000 / CONTEXT_SHARE_DIVISOR);
 
-    // What was found is called by its own name, and goes back as the model said it.
+    // A found tool is called by its own name, and is sent back as the model wrote it.
     let said_call = call("tool_call", json!({"tool": "s3__t23", "input": {"property_1": "x"}}));
     let received = offer.answer_from_wire(answer(said_call.clone()));
     let own = received.calls().next().unwrap().clone();
@@ -141,12 +141,12 @@ fn too_many_tools_of_servers_are_searched_for() {
         assert!(own.broken.as_deref().unwrap().contains("tool_search"), "{odd}");
         assert_eq!((own.name.as_str(), &own.input), ("tool_call", &odd));
     }
-    // With a window in which they have room all are told.
+    // With a window in which they fit, all are declared.
     assert_eq!(toolbox.exposed_tools(10_000_000).declarations().len(), 502);
 }
 
 proptest! {
-    /// Any name has one on the wire that vendors take, and two names have two.
+    /// Every name has a wire name that vendors accept, and different names have different ones.
     #[test]
     fn every_name_has_one_on_the_wire(one in "\\PC{0,90}", other in "\\PC{0,90}") {
         let takes = |name: &str| (1..=MAX_WIRE_NAME_BYTES).contains(&name.len())

@@ -1,8 +1,8 @@
-//! The agent's workspace: how the tools for files reach what is in it, and nothing outside it.
+//! The agent's workspace: gives the file tools access to what is inside it, and to nothing else.
 //!
-//! Paths are resolved by the kernel with `RESOLVE_BENEATH`: neither `..`, nor an absolute path, nor a symbolic
-//! link, nor one swapped in at the last moment leads out of the workspace. What is changed is then named by its
-//! opened folder and its bare name, so nothing is resolved a second time.
+//! The kernel resolves paths with `RESOLVE_BENEATH`: neither `..`, nor an absolute path, nor a symbolic link, nor
+//! one swapped in at the last moment leads out of the workspace. A change then uses the opened folder and the bare
+//! file name, so that nothing is resolved a second time.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -17,37 +17,37 @@ use uuid::Uuid;
 use super::{ToolError, ToolOutput, ToolStep, spill};
 use crate::threads::{FILE_THREADS, Lane};
 
-/// A folder that is only passed through.
+/// The flags for a folder that is only traversed.
 const FOLDER_FLAGS: OFlags = OFlags::DIRECTORY.union(OFlags::PATH);
-/// What a file is read with. NONBLOCK: a pipe without a writer would be waited for.
+/// The flags for reading a file. NONBLOCK, because opening a pipe without a writer would block.
 const READ_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
-/// What a file made here may be used for, as far as the process's mask lets it.
+/// The mode of a new file, before the process's umask.
 const FILE_MODE: Mode = Mode::from_raw_mode(0o666);
-/// The same for a folder.
+/// The mode of a new folder, before the process's umask.
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o777);
-/// The part of a mode that a replaced file hands on. The set-user-id bits are none of it: as for any write,
-/// they speak for the content that was.
+/// The part of the mode that a replaced file passes on. It excludes the set-user-id bits: as with any write, they
+/// applied to the old content.
 const PRESERVED_MODE: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
-/// What the name of a file that will replace another begins with.
+/// The prefix of the name of a temporary file, which will replace another.
 const TEMPORARY_PREFIX: &str = ".writing-";
-/// And what it ends with.
+/// The suffix of that name.
 const TEMPORARY_SUFFIX: &str = ".tmp";
 
 /// The folder that the file tools work in.
 #[derive(Clone)]
 pub(super) struct Workspace {
     root: PathBuf,
-    /// Held while a file is changed: of two edits at once, one would undo the other.
+    /// Held while a file is changed: of two concurrent edits, one would undo the other.
     write_lock: Arc<Mutex<()>>,
-    /// Where files are read and written: a disk may hang.
+    /// The worker that reads and writes files, because a disk may hang.
     lane: Lane,
 }
 
-/// Where a file of the workspace is, or will be.
+/// The location of an existing or future file in the workspace.
 pub(super) struct FileLocation<'a> {
     folder: OwnedFd,
     name: &'a str,
-    /// As the model wrote it, for what it is told.
+    /// The path as the model wrote it, for messages to the model.
     path: &'a str,
 }
 
@@ -56,17 +56,17 @@ impl Workspace {
         Self { root: root.to_owned(), write_lock: Arc::default(), lane: Lane::new(FILE_THREADS) }
     }
 
-    /// Opens `path` to read it.
+    /// Opens `path` for reading.
     pub(super) fn open(&self, path: &str, flags: OFlags) -> Result<OwnedFd, ToolError> {
         open_beneath(&self.open_root()?, path, READ_FLAGS | flags).map_err(|error| cannot_open(path, error))
     }
 
-    /// The place of `path`, in a folder that must be there.
+    /// Returns the location of `path`, whose folder must exist.
     pub(super) fn locate<'a>(&self, path: &'a str) -> Result<FileLocation<'a>, ToolError> {
         self.locate_with(path, |root, folder| open_beneath(root, folder, FOLDER_FLAGS))
     }
 
-    /// The place of `path`, in a folder that is made where it is missing.
+    /// Returns the location of `path`, creating its folder if necessary.
     pub(super) fn locate_creating_folders<'a>(&self, path: &'a str) -> Result<FileLocation<'a>, ToolError> {
         self.locate_with(path, make_folder)
     }
@@ -87,7 +87,7 @@ impl Workspace {
         Ok(FileLocation { folder, name, path })
     }
 
-    /// Whether `path` leads to nothing, its folder perhaps included.
+    /// Whether `path`, or a folder on the way to it, does not exist.
     pub(super) fn is_missing(&self, path: &str) -> bool {
         self.open_root().is_ok_and(|root| open_beneath(&root, path, FOLDER_FLAGS).err() == Some(Errno::NOENT))
     }
@@ -99,18 +99,18 @@ impl Workspace {
             .map_err(|error| unusable(error.into()))
     }
 
-    /// Keeps other changes off until it is dropped.
+    /// Excludes other changes until the guard is dropped.
     pub(super) fn lock(&self) -> MutexGuard<'_, ()> {
-        // Nothing is left half done by a panic: a file is replaced whole or not at all.
+        // A panic leaves nothing half done: a file is replaced whole or not at all.
         self.write_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where files are read and written.
+    /// Returns the worker that reads and writes files.
     pub(super) fn lane(&self) -> &Lane {
         &self.lane
     }
 
-    /// Runs `work` where it may block.
+    /// Runs `work` on a thread that may block.
     pub(super) async fn run_blocking(
         &self,
         work: impl FnOnce(Self) -> Result<String, ToolError> + Send + 'static,
@@ -123,7 +123,7 @@ impl Workspace {
 }
 
 impl FileLocation<'_> {
-    /// The file's whole content, if that is at most `max` bytes of text.
+    /// Returns the whole content of the file if it is text of at most `max` bytes.
     pub(super) fn read(&self, max: u64) -> Result<String, ToolError> {
         self.existing_mode()?;
         let opened = open_beneath(&self.folder, self.name, READ_FLAGS | OFlags::NOFOLLOW);
@@ -142,12 +142,12 @@ impl FileLocation<'_> {
         }
     }
 
-    /// Whether there is something.
+    /// Whether something exists at this location.
     pub(super) fn exists(&self) -> Result<bool, ToolError> {
         self.existing_mode().map(|mode| mode.is_some())
     }
 
-    /// Replaces the file, or makes it. Who reads it sees the old content or the new, never a part.
+    /// Replaces or creates the file atomically: a reader sees the old content or the new, never a part.
     pub(super) fn replace(&self, content: &str) -> Result<(), ToolError> {
         let mode = self.existing_mode()?;
         let failed = |error: io::Error| ToolError(format!("`{}` cannot be written: {error}", self.path));
@@ -156,13 +156,13 @@ impl FileLocation<'_> {
         let file = rustix::fs::openat(&self.folder, &temporary, create, FILE_MODE)
             .map_err(|error| failed(error.into()))?;
         self.write_and_rename(file.into(), &temporary, content, mode).map_err(|error| {
-            // One that cannot be removed is as harmless as one that a crash leaves.
+            // A file that cannot be removed is as harmless as one that a crash leaves.
             let _ = rustix::fs::unlinkat(&self.folder, &temporary, AtFlags::empty());
             failed(error)
         })
     }
 
-    /// Makes the file anew, to be written bit by bit. One that is there is removed, whatever it is but a folder.
+    /// Creates the file for incremental writing. Whatever is there is removed, unless it is a folder.
     pub(super) fn create(&self) -> Result<File, ToolError> {
         let failed =
             |error: Errno| ToolError(format!("`{}` cannot be made: {}", self.path, io::Error::from(error)));
@@ -170,19 +170,19 @@ impl FileLocation<'_> {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(failed(error)),
         }
-        // Between the two nothing can be put there that is followed: it must be new.
+        // Nothing put there in between is followed, because the file must be new.
         let create = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         rustix::fs::openat(&self.folder, self.name, create, FILE_MODE).map(File::from).map_err(failed)
     }
 
-    /// The names and sizes of the files in the same folder whose names are `wanted`.
+    /// Returns the names and sizes of the files in the same folder whose names satisfy `wanted`.
     pub(super) fn siblings(&self, wanted: impl Fn(&str) -> bool) -> io::Result<Vec<(String, u64)>> {
         let folder = open_beneath(&self.folder, ".", OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut files = Vec::new();
         for entry in Dir::read_from(&folder)? {
             let entry = entry?;
             let Some(name) = entry.file_name().to_str().ok().filter(|name| wanted(name)) else { continue };
-            // It may be gone by now.
+            // It may have been removed meanwhile.
             let Ok(stat) = rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) else {
                 continue;
             };
@@ -201,7 +201,7 @@ impl FileLocation<'_> {
         }
     }
 
-    /// Fills the temporary file and puts it where the file belongs.
+    /// Writes the temporary file and renames it to the target.
     fn write_and_rename(
         &self,
         mut file: File,
@@ -213,12 +213,12 @@ impl FileLocation<'_> {
         if let Some(mode) = mode {
             rustix::fs::fchmod(&file, mode)?;
         }
-        // The journal will say that it was written: after a power loss it must not be empty.
+        // The journal will say that the file was written, so it must not be empty after a power loss.
         file.sync_all()?;
         Ok(rustix::fs::renameat(&self.folder, temporary, &self.folder, self.name)?)
     }
 
-    /// The mode of the file that is there, if one is. Anything that is not a file is refused.
+    /// Returns the mode of the existing file, if any. Anything that is not a regular file is refused.
     fn existing_mode(&self) -> Result<Option<Mode>, ToolError> {
         let stat = match rustix::fs::statat(&self.folder, self.name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
@@ -227,7 +227,7 @@ impl FileLocation<'_> {
         };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => Ok(Some(Mode::from_raw_mode(stat.st_mode) & PRESERVED_MODE)),
-            // To replace it would cut the link, to follow it would change a file that the call does not name.
+            // Replacing it would break the link; following it would change a file that the call does not name.
             FileType::Symlink => Err(ToolError(format!("`{}` is a symbolic link", self.path))),
             _ => Err(not_a_file(self.path)),
         }
@@ -247,8 +247,9 @@ fn open_beneath(folder: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd,
     attempts.find(|opened| !matches!(opened, Err(Errno::AGAIN))).unwrap_or(Err(Errno::AGAIN))
 }
 
-/// Opens the folder `path` beneath `root`, and makes what is missing of it. Each new one is made by its bare name
-/// in an opened folder, and opened beneath that. As deep as the longest path that the kernel takes.
+/// Opens the folder `path` beneath `root` and creates the missing parts. Each new folder is created by its bare
+/// name in an opened folder and opened beneath that. The depth is bounded by the longest path that the kernel
+/// accepts.
 fn make_folder(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
     let path = path.trim_end_matches('/');
     match open_beneath(root, path, FOLDER_FLAGS) {
@@ -256,25 +257,25 @@ fn make_folder(root: &OwnedFd, path: &str) -> Result<OwnedFd, Errno> {
         opened => return opened,
     }
     let (parent, name) = match path.rsplit_once('/') {
-        // It would make a folder only to leave it again.
+        // That would create a folder only to leave it again.
         Some((_, "..")) => return Err(Errno::NOENT),
         Some((parent, name)) => (make_folder(root, parent)?, name),
         None => (open_beneath(root, ".", FOLDER_FLAGS)?, path),
     };
     match rustix::fs::mkdirat(&parent, name, FOLDER_MODE) {
-        // Two writers may make it at once.
+        // Two writers may create it at the same time.
         Ok(()) | Err(Errno::EXIST) => open_beneath(parent, name, FOLDER_FLAGS),
         Err(error) => Err(error),
     }
 }
 
-/// The name of a file that will replace another. It does not hold the other's name, which may be as long as
-/// names can be.
+/// Returns the name of a temporary file. It does not contain the target's name, which may already have the maximum
+/// length.
 fn temporary_name() -> String {
     format!("{TEMPORARY_PREFIX}{}{TEMPORARY_SUFFIX}", Uuid::now_v7().simple())
 }
 
-/// Whether a file of this name is one that a crash left behind.
+/// Whether this is the name of a temporary file, such as a crash may leave behind.
 pub(super) fn is_temporary(name: &str) -> bool {
     name.starts_with(TEMPORARY_PREFIX) && name.ends_with(TEMPORARY_SUFFIX)
 }

@@ -1,4 +1,4 @@
-//! What may be changed in a workspace, and that nothing else is.
+//! Tests of what may be changed in a workspace, and that nothing else is.
 
 use std::fs::Permissions;
 use std::io::Read as _;
@@ -53,7 +53,7 @@ fn nothing_outside_is_changed() {
             assert!(refused.0.contains("leads out of the workspace"), "{path}: {refused}");
         }
     }
-    // Through what is missing no way leads, so nothing is made on it.
+    // No path leads through a missing folder, so nothing is created on it.
     for path in ["new/../../secret", "new/../new", "new/../../new/new"] {
         assert!(write(&rig.workspace, path, "x").unwrap_err().0.contains("no such file or folder"), "{path}");
     }
@@ -104,7 +104,7 @@ fn links_of_the_kernel_lead_nowhere() {
     rig.assert_outside_unchanged();
 }
 
-/// Writes `path` again and again while `one` and `other` change places all the time, and gives the refusals.
+/// Writes `path` repeatedly while `one` and `other` are constantly swapped; returns the refusals.
 fn refusals_while_swapping(rig: &WorkspaceFixture, one: &str, other: &str, path: &str) -> Vec<ToolError> {
     let (one, other, done) = (rig.path(one), rig.path(other), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -138,7 +138,7 @@ fn a_file_swapped_for_a_folder_is_not_replaced() {
     for refused in refusals_while_swapping(&rig, "file", "folder", "file") {
         assert!(refused.0.contains("is not a file") || refused.0.contains("Is a directory"), "{refused}");
     }
-    // What was begun for a replacement that failed is gone.
+    // The temporary file of a failed replacement is gone.
     assert_eq!(rig.list_names("."), ["file", "folder"]);
 }
 

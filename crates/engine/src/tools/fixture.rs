@@ -1,4 +1,4 @@
-//! A workspace on the real file system, with something outside it to guard.
+//! A test fixture: a workspace on the real file system, with guarded files outside it.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use crate::skills::{SkillDirs, Skills};
 use crate::store::{Brain, CustomSkill};
 use crate::testing::{test_sandbox, with_deadline};
 
-/// See the module.
+/// A workspace, and its surroundings that must not change.
 pub(super) struct WorkspaceFixture {
     pub(super) workspace: Workspace,
     folder: TempDir,
@@ -31,19 +31,19 @@ impl WorkspaceFixture {
         Self { workspace: Workspace::new(&folder.path().join("workspace")), folder }
     }
 
-    /// Where `path` of the workspace really is.
+    /// Returns the absolute path of `path` in the workspace.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         self.folder.path().join("workspace").join(path)
     }
 
-    /// A folder beside the workspace that programs may read.
+    /// Returns a folder beside the workspace that programs may read.
     pub(super) fn catalog_folder(&self) -> PathBuf {
         let catalog = self.folder.path().join("catalog");
         std::fs::create_dir_all(&catalog).unwrap();
         catalog
     }
 
-    /// What runs programs in the workspace.
+    /// Returns a runner of programs in the workspace.
     pub(super) fn runner(&self) -> ProcessRunner {
         let readable = [self.catalog_folder(), self.skill_dirs().root().to_owned()];
         let readable = readable.each_ref().map(PathBuf::as_path);
@@ -54,7 +54,7 @@ impl WorkspaceFixture {
         )
     }
 
-    /// The skills of the catalog's folder, and those of a brain that has none.
+    /// Returns the skills of the catalog's folder and of an empty brain.
     pub(super) fn skills(&self) -> Skills {
         let catalog = Catalog::load(&self.catalog_folder(), Environment::default());
         assert_eq!(catalog.warnings, [""; 0]);
@@ -65,7 +65,7 @@ impl WorkspaceFixture {
         self.folder.path().join("brain/brain.sqlite")
     }
 
-    /// Adds a skill of the user's own.
+    /// Adds a skill of the user.
     pub(super) async fn create_skill(&self, skills: &Skills, name: &str, definition: Value) {
         let at = Timestamp::from_unix_ms(0);
         let definition = serde_json::from_value(definition).unwrap();
@@ -74,18 +74,18 @@ impl WorkspaceFixture {
         with_deadline(skills.brain().write(move |rows| rows.create_skill(&skill))).await.unwrap().unwrap();
     }
 
-    /// Takes a skill of the user's own away.
+    /// Deletes a skill of the user.
     pub(super) async fn delete_skill(&self, skills: &Skills, name: &str) {
         let name = name.to_owned();
         assert!(with_deadline(skills.brain().write(move |rows| rows.delete_skill(&name))).await.unwrap());
     }
 
-    /// Where the user's own skills are laid out.
+    /// Returns the folders of the user's materialised skills.
     pub(super) fn skill_dirs(&self) -> Arc<SkillDirs> {
         Arc::new(SkillDirs::for_brain(&self.brain_file()))
     }
 
-    /// Where long output goes: into the workspace.
+    /// Returns the spill folder in the workspace.
     pub(super) fn spill_dir(&self) -> SpillDir {
         SpillDir::new(&self.path(""))
     }
@@ -103,7 +103,7 @@ impl WorkspaceFixture {
         .await
     }
 
-    /// Puts a file into the workspace.
+    /// Writes a file into the workspace.
     pub(super) fn write_file(&self, path: &str, content: impl AsRef<[u8]>) {
         std::fs::create_dir_all(self.path(path).parent().unwrap()).unwrap();
         std::fs::write(self.path(path), content).unwrap();
@@ -121,7 +121,7 @@ impl WorkspaceFixture {
         std::fs::read_to_string(self.path(path)).unwrap()
     }
 
-    /// Paths by which the file `secret`, beside the workspace, could be reached.
+    /// Returns paths through which the file `secret`, beside the workspace, could be reached.
     pub(super) fn escape_paths(&self) -> Vec<String> {
         let outside = self.folder.path().to_str().unwrap();
         std::fs::create_dir(self.path("sub")).unwrap();
@@ -150,7 +150,7 @@ impl WorkspaceFixture {
         assert_eq!(std::fs::read_to_string(self.folder.path().join("secret")).unwrap(), "outside");
     }
 
-    /// All names in a folder of the workspace, the hidden ones too.
+    /// Returns all names in a folder of the workspace, including hidden ones.
     pub(super) fn list_names(&self, path: &str) -> Vec<String> {
         let names = std::fs::read_dir(self.path(path)).unwrap();
         let mut names: Vec<_> =
@@ -168,10 +168,10 @@ pub(super) async fn run_tool(tool: &dyn Tool, input: Value) -> Result<String, To
     }
 }
 
-/// Waits until there is no process of this id any more.
+/// Waits until there is no process with this id any more.
 pub(crate) async fn wait_for_exit(pid: &str) {
     with_deadline(async {
-        // One that has ended, but that nobody has waited for yet, is gone too.
+        // A zombie, which has ended but was not waited for, counts as gone too.
         let runs = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.rsplit(") ").next().is_some_and(|state| !state.is_empty() && !state.starts_with('Z'))

@@ -1,13 +1,13 @@
-//! What a person's `always` covers. Pure.
+//! The scope of a person's `always`. Pure.
 //!
-//! For most tools it covers the tool. For one that runs commands it covers commands that begin as the one that the
-//! person saw, and only where a beginning says which program will run: not through a shell's own syntax, and not where
-//! the program is known to run others. What a program does with the rest of its arguments is the program's: who allows
-//! `git grep` trusts git with its options.
+//! For most tools it covers the tool. For a tool that runs commands it covers commands with the same beginning as
+//! the one that the person saw, and only if the beginning determines which program will run: not through shell
+//! syntax, and not for programs that are known to run others. What a program does with its remaining arguments is
+//! its own affair: whoever allows `git grep` trusts git with its options.
 
-/// What would say nothing of what runs: what a shell would read as more than one plain command, or expand.
+/// Characters that make a prefix meaningless, because a shell would read several commands or an expansion.
 const SHELL_SYNTAX: [char; 10] = [';', '&', '|', '<', '>', '$', '`', '(', ')', '\\'];
-/// Programs that run what their arguments say.
+/// Programs that run what their arguments name.
 const COMMAND_RUNNERS: [&str; 45] = [
     "builtin",
     "bunx",
@@ -56,15 +56,16 @@ const COMMAND_RUNNERS: [&str; 45] = [
     "zsh",
 ];
 
-/// Second words by which a program runs what its arguments say.
+/// Subcommands with which a program runs what its arguments name.
 const RUN_SUBCOMMANDS: [&str; 6] = ["run", "exec", "x", "dlx", "eval", "shell"];
 
-/// The words of a command, as a shell takes them apart where nothing is quoted.
+/// Splits a command into words as a shell does if nothing is quoted.
 fn words(command: &str) -> impl Iterator<Item = &str> {
     command.split([' ', '\t']).filter(|word| !word.is_empty())
 }
 
-/// What a grant for `command` is stored with: its first two words where they say what will run, else all of it.
+/// Returns the text to store with a grant for `command`: its first two words if they determine what will run, else
+/// all of it.
 pub(crate) fn prefix_of(command: &str) -> &str {
     let command = command.trim();
     let second = words(command).nth(1);
@@ -98,7 +99,7 @@ fn covers(prefix: &str, command: &str) -> bool {
     has_plain_prefix(prefix) && words(prefix).count() == 2 && has_plain_prefix(command) && extends()
 }
 
-/// What a person is told that their `always` would cover.
+/// Returns the description of what a person's `always` would cover.
 pub(crate) fn describe_scope(command: &str) -> String {
     let prefix = prefix_of(command);
     let covered = super::approval::excerpt(prefix, "", 200);
@@ -109,17 +110,17 @@ pub(crate) fn describe_scope(command: &str) -> String {
     }
 }
 
-/// Whether the first two words of a command say what will run: a program and what it is to do.
+/// Whether the first two words of a command determine what will run: a program and a subcommand.
 fn has_plain_prefix(command: &str) -> bool {
     let mut both = words(command);
     let (Some(program), Some(second)) = (both.next(), both.next()) else { return false };
     let name = program.rsplit('/').next().unwrap_or(program);
     let plain = |word: &str| !word.contains(['"', '\'', '*', '?', '[', '{', '~', '#', '!']);
-    // Other blanks part no words for a shell, and look as if they did.
+    // Other white space does not separate words in a shell, but looks as if it did.
     let blank = |character: char| character.is_whitespace() && character != ' ' && character != '\t';
     !command.contains(SHELL_SYNTAX)
         && !command.contains(blank)
-        // An assignment before the program changes what it does.
+        // An assignment before the program changes its behavior.
         && !program.contains('=')
         && plain(program)
         && plain(second)
@@ -165,7 +166,7 @@ mod tests {
             "git status\u{a0}x",
         ] {
             assert!(!covers("git status", more), "{more}");
-            // One who allowed it all allowed no more than that.
+            // A grant for the whole command covers only that command.
             assert_eq!(prefix_of(more), more);
             assert!(covers(more, more) && !covers(more, &format!("{more} -x")), "{more}");
         }
@@ -191,7 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is granted for one command covers that command, and nothing whose first words are others.
+        /// A grant for one command covers that command, and no command whose first words differ.
         #[test]
         fn a_grant_covers_its_command(command in "[a-z =\"'$;&|./-]{1,24}", other in "[a-z =\"'$;&|./-]{1,24}") {
             let prefix = prefix_of(&command);

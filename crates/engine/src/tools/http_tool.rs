@@ -1,7 +1,7 @@
-//! A tool of the catalog that is a call over HTTP.
+//! A tool of the catalog that makes an HTTP call.
 //!
-//! The product wrote its address, so it may be anywhere, inside the product's own network too. What the model gives
-//! reaches the server as the body or the query only: never the address, never a header.
+//! The product wrote its URL, so it may point anywhere, including the product's own network. The model's input
+//! reaches the server only in the body or the query: never in the rest of the URL, never in a header.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,34 +21,34 @@ use crate::fingerprint;
 use crate::llm::ToolSpec;
 use crate::memory_budget::MemoryBudget;
 
-/// How long a server may take to accept a connection.
+/// The time limit for connecting to a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a call may take.
+/// The time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_mins(1);
-/// How much of an answer is read, in bytes.
+/// The maximum number of bytes read of a response.
 const MAX_BODY_BYTES: usize = 5 * 1024 * 1024;
-/// How much of a refusal the model is shown, in characters.
+/// The maximum length of an error response as shown to the model, in characters.
 const MAX_ERROR_BODY_CHARS: usize = 4_096;
-/// How much of an input a person is shown, in characters.
+/// The maximum length of an input as shown to a person, in characters.
 const MAX_SHOWN_INPUT_CHARS: usize = 4_096;
-/// How many redirects within one server are followed.
+/// The maximum number of redirects followed within one server.
 const MAX_REDIRECTS: usize = 5;
 
-/// Made at first use: an idle engine has neither connections nor TLS roots in memory.
+/// Created at first use: an idle engine has neither connections nor TLS roots in memory.
 static CLIENT: LazyLock<Result<Client, String>> = LazyLock::new(|| {
     let names = Arc::new(dns::SERVER_RESOLVER.clone());
     let client = Client::builder().connect_timeout(CONNECT_TIMEOUT).dns_resolver(names).referer(false);
     client.redirect(redirect::Policy::custom(follow_same_origin)).build().map_err(|error| error_chain(&error))
 });
 
-/// Follows a redirect only to where the product sent the call: scheme, host and port. Elsewhere it would carry the
-/// tool's headers, and the user's data.
+/// Follows a redirect only within the origin (scheme, host and port) to which the product sent the call. Elsewhere
+/// it would carry the tool's headers and the user's data.
 fn follow_same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let same = attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
     if same && attempt.previous().len() <= MAX_REDIRECTS { attempt.follow() } else { attempt.stop() }
 }
 
-/// Where and how such a tool calls.
+/// The method, URL and headers of an HTTP tool.
 #[derive(Clone, PartialEq)]
 pub struct HttpCall {
     method: Method,
@@ -56,7 +56,7 @@ pub struct HttpCall {
     headers: HeaderMap,
 }
 
-/// Without what may hold a key: the headers, and all of the address but the server.
+/// Leaves out what may hold a key: the headers, and all of the URL except the server.
 impl fmt::Debug for HttpCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.method, self.origin())
@@ -64,10 +64,10 @@ impl fmt::Debug for HttpCall {
 }
 
 impl HttpCall {
-    /// Reads what the catalog says.
+    /// Parses the catalog's settings.
     ///
     /// # Errors
-    /// What of it is wrong, for the person who wrote it.
+    /// What is wrong with them, for their author.
     pub fn parse(method: &str, url: &str, headers: &BTreeMap<String, String>) -> Result<Self, String> {
         let methods = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
         let known = methods.into_iter().find(|known| known.as_str().eq_ignore_ascii_case(method));
@@ -90,7 +90,7 @@ impl HttpCall {
         self.url.origin().ascii_serialization()
     }
 
-    /// Whether what the model gives goes into the query: such calls have no body (RFC 9110, section 9.3.1).
+    /// Whether the input goes into the query, because such calls have no body (RFC 9110, section 9.3.1).
     fn sends_query(&self) -> bool {
         matches!(self.method, Method::GET | Method::HEAD)
     }
@@ -124,8 +124,8 @@ fn parse_header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue), St
     Ok((header, value))
 }
 
-/// Each field becomes a parameter: text as it is, a list as one parameter for each of its items, anything else as
-/// JSON; null is left out.
+/// Adds each field as a query parameter: text as it is, a list as one parameter for each of its items, anything
+/// else as JSON; null is left out.
 fn add_query(url: &mut Url, input: &Value) {
     let Value::Object(fields) = input else { return };
     let given = fields.iter().flat_map(|(name, value)| {
@@ -155,7 +155,7 @@ async fn read_response(response: Response, memory: &MemoryBudget) -> Result<Stri
     }
     let body = read_large_body(response, MAX_BODY_BYTES, memory).await.map_err(|error| match error {
         BodyError::Transport(error) => call_failed(&error),
-        // Whatever it does is done: asked for again, it would be done twice.
+        // The call has already taken effect; repeating it would do it twice.
         BodyError::NoMemory(_) => ToolError(format!(
             "the server took the request and answered {status}; its answer is too large to be read while other work \
              needs the memory. Do not repeat the request unless it changes nothing"
@@ -182,14 +182,14 @@ async fn read_response(response: Response, memory: &MemoryBudget) -> Result<Stri
     Ok(text)
 }
 
-/// Without the address, in which the product may have put a key.
+/// Describes a failure without the URL, in which the product may have put a key.
 fn call_failed(error: &reqwest::Error) -> ToolError {
     let causes = std::iter::successors(std::error::Error::source(error), |cause| cause.source());
     let reason = causes.last().map_or_else(|| "no answer".to_owned(), ToString::to_string);
     ToolError(format!("the call failed: {reason}"))
 }
 
-/// See the module.
+/// A catalog tool that makes an HTTP call.
 pub(super) struct HttpTool {
     spec: ToolSpec,
     permission: Permission,
@@ -200,7 +200,7 @@ pub(super) struct HttpTool {
 }
 
 impl HttpTool {
-    /// A tool that makes this call.
+    /// Creates a tool that makes this call.
     pub(super) fn new(
         spec: ToolSpec,
         permission: Permission,

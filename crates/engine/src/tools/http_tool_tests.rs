@@ -16,7 +16,7 @@ fn tool(call: HttpCall) -> HttpTool {
     HttpTool::new(spec, Permission::Ask, false, call, MemoryBudget::default())
 }
 
-/// Calls a server that does this, and gives what the tool told and what the server was sent.
+/// Calls a server with this behavior; returns the tool's result and the server's requests.
 async fn call_server(
     method: &str,
     path: &str,

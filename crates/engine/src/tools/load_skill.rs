@@ -1,5 +1,5 @@
-//! `load_skill`: the agent learns how something is done when it needs it. Until then it knows the skill's name and
-//! what it is for.
+//! `load_skill`: loads a skill's instructions when the agent needs them. Before that, the agent knows only the
+//! skill's name and description.
 
 use std::fmt::Write as _;
 use std::io;
@@ -18,14 +18,14 @@ use crate::skills::{SCRIPTS_PREFIX, Skill, Skills};
 
 /// The tool's name.
 pub(crate) const NAME: &str = "load_skill";
-/// The largest file of a skill that the model is given, in bytes.
+/// The largest file of a skill that the model can read, in bytes.
 const MAX_FILE_BYTES: u64 = 1024 * 1024;
-/// How many of a skill's files are listed with it.
+/// The maximum number of files listed with a skill.
 const MAX_LISTED_FILES: usize = 100;
-/// The longest text of a skill, with the list of its files, which are at most eight folders deep.
+/// The maximum length of a skill's text including its list of files, which are at most eight folders deep.
 const MAX_SKILL_BYTES: usize = 2 * MAX_PROMPT;
 
-/// See the module.
+/// The `load_skill` tool.
 pub(super) struct LoadSkill(pub(super) Skills);
 
 #[derive(Deserialize)]
@@ -50,7 +50,7 @@ impl LoadSkill {
     }
 }
 
-/// The skill called `name`. Blocks.
+/// Returns the skill with this name. Blocks.
 pub(super) fn find_skill(skills: &Skills, name: &str) -> Result<Skill, ToolError> {
     let failed = |error: rusqlite::Error| ToolError(format!("skills cannot be read: {error}"));
     if let Some(skill) = skills.find(name).map_err(failed)? {
@@ -63,13 +63,13 @@ pub(super) fn find_skill(skills: &Skills, name: &str) -> Result<Skill, ToolError
     Err(ToolError(format!("there is no skill called `{name}`; {there}")))
 }
 
-/// What the model is told of a skill that it loads.
+/// Returns the text of a loaded skill for the model.
 fn skill_text(skill: &Skill) -> String {
     let mut text = skill.prompt().unwrap_or("This skill is its scripts: run the fitting one.").to_owned();
     let files = skill.files();
     if !files.is_empty() {
         text.push_str("\n\nFiles of this skill");
-        // The user's own have no folder before one of their scripts is run.
+        // A skill of the user has no folder until one of its scripts is run.
         if let Skill::Platform(skill) = skill {
             // Writing to a `String` cannot fail.
             let _ = write!(text, ", in {}", skill.folder.display());
@@ -86,7 +86,7 @@ fn skill_text(skill: &Skill) -> String {
     text
 }
 
-/// The text of one of a skill's files. Only those that are its own are taken, so no path leads elsewhere. Blocks.
+/// Returns the text of one of a skill's files. Only listed files are accepted, so no path leads outside. Blocks.
 fn read_skill_file(skill: &Skill, file: &str) -> Result<String, ToolError> {
     let name = file.strip_prefix("./").unwrap_or(file);
     let none = || ToolError(format!("the skill `{}` has no file `{file}`", skill.name()));
@@ -103,7 +103,7 @@ fn read_skill_file(skill: &Skill, file: &str) -> Result<String, ToolError> {
     }
 }
 
-/// The text of a file of a skill of the catalog.
+/// Returns the text of a file of a catalog skill.
 fn read_catalog_file(skill: &SkillSpec, file: &str) -> Result<String, ToolError> {
     let failed = |error: io::Error| ToolError(format!("`{file}` cannot be read: {error}"));
     let mut bytes = Vec::new();
@@ -127,8 +127,8 @@ impl Tool for LoadSkill {
             "Loads a skill: how something is done that the user may want. Load the fitting one before \
                            you begin."
                 .to_owned();
-        // Here, for the description of a tool is bounded by vendors. The user's own are told in the conversation: what
-        // stands here stays the same through a task.
+        // Listed here because vendors limit a tool's description. The user's own skills are announced in the
+        // conversation instead: the declarations must stay the same throughout a task.
         let mut which =
             "The skill's name. Notes beside the user's messages tell of skills of the user's own.".to_owned();
         if !self.0.platform().is_empty() {
@@ -162,7 +162,7 @@ impl Tool for LoadSkill {
         Permission::Allow
     }
 
-    /// A skill is told whole, or the model would follow half of it.
+    /// A skill is never truncated, or the model would follow half of it.
     fn inline_limit(&self, input: &Value) -> usize {
         if input.get("file").is_none_or(Value::is_null) { MAX_SKILL_BYTES } else { MAX_INLINE_BYTES }
     }

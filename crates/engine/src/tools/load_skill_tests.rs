@@ -1,4 +1,4 @@
-//! Skills, as the model loads them.
+//! Tests of loading skills.
 
 use super::*;
 use crate::testing::{replace_with_fifo, with_deadline_blocking};
@@ -106,7 +106,7 @@ async fn the_users_own_are_read_when_they_are_wanted() {
     );
     let none = run_tool(&tool, json!({"skill": "none"})).await.unwrap_err();
     assert!(none.0.contains("there are: forms, greeting, plain, scripted"), "{none}");
-    // One of the catalog's that came later is in the shade of the user's own.
+    // A catalog skill that was added later is shadowed by the user's own.
     rig.create_skill(&tool.0, "plain", json!({"prompt": "Do it my way."})).await;
     assert_eq!(run_tool(&tool, json!({"skill": "plain"})).await, Ok("Do it my way.".into()));
     assert_eq!(tool.spec(), before, "what the model is told of the tool stays as it is");

@@ -1,4 +1,4 @@
-//! `memory_save`: what the agent wants to know in every task from now on.
+//! `memory_save`: remembers something that the agent should know in every later task.
 
 use contract::MemoryId;
 use contract::memory::SaveKnowledge;
@@ -39,7 +39,7 @@ impl Tool for MemorySave {
         }
     }
 
-    /// The record is saved together with the result, so a run without one saved nothing.
+    /// The record is committed together with the result, so a run without a result saved nothing.
     fn idempotent(&self) -> bool {
         true
     }
@@ -48,7 +48,7 @@ impl Tool for MemorySave {
         Permission::Allow
     }
 
-    // What it saves is on record together with its result. Without a turn there is `memory.save`.
+    // The record is committed together with the call's result. Outside a turn there is `memory.save`.
     fn needs_turn(&self) -> bool {
         true
     }

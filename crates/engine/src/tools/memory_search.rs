@@ -1,4 +1,4 @@
-//! `memory_search`: looks through all that is remembered.
+//! `memory_search`: searches everything that is remembered.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ use crate::store::{Brain, MemoryQuery, SearchHit};
 
 pub(crate) const NAME: &str = "memory_search";
 
-/// How many results there are where the model does not say.
+/// The number of results if the model gives no limit.
 const DEFAULT_LIMIT: usize = 5;
-/// How long a search may take.
+/// The time limit of a search.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes of all results.
+/// The maximum total length of the results, in bytes.
 const MAX_RESULT_BYTES: usize = 16 * 1024;
-/// What is looked through.
+/// The kinds of memory that are searched.
 const SEARCHED_KINDS: &[MemoryKind] = &[MemoryKind::Knowledge, MemoryKind::Episode, MemoryKind::Message];
 
 pub(super) struct MemorySearch(pub(super) Brain);
@@ -77,7 +77,7 @@ impl Tool for MemorySearch {
     }
 }
 
-/// The results as the model is told them, as many as there is room for.
+/// Formats the results for the model, as many as fit.
 fn format_results(found: &[SearchHit]) -> String {
     if found.is_empty() {
         return "nothing like it is remembered".into();

@@ -1,5 +1,5 @@
-//! Programs that tools run on the leash: fed, drained and waited for at once, so that neither a program that never
-//! reads nor one that never stops writing holds anything up.
+//! Runs programs for tools in the sandbox. Feeding input, draining output and waiting for the exit happen
+//! concurrently, so that neither a program that never reads nor one that never stops writing blocks anything.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,22 +14,22 @@ use tokio::time::timeout;
 use super::ToolError;
 use super::spill::{SpillDir, Spool};
 
-/// The longest time that a program may be given.
+/// The longest time limit that a program may be given.
 pub(super) const MAX_TIMEOUT: Duration = Duration::from_mins(10);
-/// How long past its time a program may be at most, if the leash does not end it.
+/// How long after its time limit a program is aborted here if the sandbox has not ended it.
 const KILL_GRACE: Duration = Duration::from_secs(3);
-/// How long what a program has written may take to come once it has ended.
+/// How long to wait for the remaining output after a program has exited.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How much a program may write before it is taken for one that never stops.
+/// The maximum output of a program; one that writes more is considered endless and is stopped.
 const MAX_OUTPUT_BYTES: u64 = 256 * 1024 * 1024;
-/// How much of what a program writes apart from its result is kept: the end, in bytes.
+/// How much of the end of a separate standard error is kept, in bytes.
 const MAX_STDERR_TAIL_BYTES: usize = 4 * 1024;
-/// How many programs run at once; those that are too many wait for their turn.
+/// How many programs may run at the same time; further ones wait.
 const MAX_CONCURRENT_PROCESSES: usize = 32;
-/// How much is read at once.
+/// The size of one read, in bytes.
 const READ_CHUNK_BYTES: usize = 16 * 1024;
 
-/// The places of programs that run at once. Clones share them.
+/// The semaphore that limits how many programs run at the same time. Clones share it.
 #[derive(Clone, Debug)]
 pub struct ProcessPermits(Arc<Semaphore>);
 
@@ -39,7 +39,7 @@ impl Default for ProcessPermits {
     }
 }
 
-/// What runs programs, and where their long output goes.
+/// Runs programs and spills their long output.
 #[derive(Clone)]
 pub(super) struct ProcessRunner {
     sandbox: Arc<Sandbox>,
@@ -47,31 +47,31 @@ pub(super) struct ProcessRunner {
     permits: ProcessPermits,
 }
 
-/// What becomes of what a program writes to its standard error.
+/// How a program's standard error is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StderrMode {
-    /// It is part of the output, in the order in which it comes.
+    /// It is part of the output, interleaved as it arrives.
     Merged,
-    /// Its end is kept apart.
+    /// Its end is kept separately.
     Separate,
 }
 
-/// A program that has ended.
+/// The result of a program that has ended.
 pub(super) struct ProcessOutput {
-    /// How.
+    /// How the program ended.
     pub(super) outcome: ProcessOutcome,
-    /// What it wrote, bounded.
+    /// Its output, bounded.
     pub(super) output: String,
-    /// The end of what it wrote to its standard error, where that is apart.
+    /// The end of its standard error, if that is separate.
     pub(super) stderr_tail: String,
 }
 
 /// How a program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcessOutcome {
-    /// As the leash says.
+    /// As the sandbox reports.
     Ended(ExitStatus),
-    /// It was stopped, because it had written too much.
+    /// It was stopped because it had written too much.
     OutputLimitExceeded,
 }
 
@@ -80,7 +80,7 @@ impl ProcessRunner {
         Self { sandbox: leash, spill_dir: outputs, permits: places }
     }
 
-    /// Runs a program to its end, with `input` on its standard input. Dropped, it ends the program.
+    /// Runs a program to its end, with `input` on its standard input. Dropping the future kills the program.
     pub(super) async fn run(
         &self,
         call_id: CallId,
@@ -88,7 +88,7 @@ impl ProcessRunner {
         input: Vec<u8>,
         stderr: StderrMode,
     ) -> Result<ProcessOutput, ToolError> {
-        // It is never closed.
+        // The semaphore is never closed.
         let _place = self.permits.0.acquire().await;
         let time = command.limits.time.unwrap_or(MAX_TIMEOUT).saturating_add(KILL_GRACE);
         let mut child = timeout(time, self.sandbox.start(command)).await.map_err(|_| start_timed_out())??;
@@ -97,7 +97,7 @@ impl ProcessRunner {
         let ended = {
             let feed = async move {
                 if let Some(mut stdin) = stdin {
-                    // A program need not read what it is given.
+                    // A program need not read its input.
                     let _ = stdin.write_all(&input).await;
                 }
             };
@@ -114,7 +114,7 @@ impl ProcessRunner {
                     }
                     ended = &mut wait => {
                         if drained.is_none() {
-                            // What is left of it, if something it began still holds its output, is not waited for.
+                            // If a descendant still holds the output open, the rest is not waited for.
                             let _ = timeout(DRAIN_TIMEOUT, &mut feed_and_drain).await;
                         }
                         break match ended {
@@ -132,7 +132,7 @@ impl ProcessRunner {
     }
 }
 
-/// Does both at once, until all is read and written, or too much was read.
+/// Feeds and drains concurrently, until everything is written and read or the output limit is exceeded.
 async fn feed_and_drain(
     feed: impl Future<Output = ()>,
     drain: impl Future<Output = DrainResult>,
@@ -160,7 +160,7 @@ fn start_timed_out() -> ToolError {
 }
 
 impl ProcessOutcome {
-    /// What the model is told of a program that did not end by itself, after `time` at most.
+    /// Returns the message for the model about a program that was aborted, after `time` at most.
     pub(super) fn abort_reason(self, time: Duration) -> Option<String> {
         let of = match self {
             Self::Ended(ExitStatus::Exited(_)) => return None,
@@ -185,14 +185,14 @@ impl ProcessOutcome {
     }
 }
 
-/// How far a program's output was read.
+/// Why draining a program's output stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DrainResult {
     Eof,
     OutputLimitExceeded,
 }
 
-/// What was read of a program so far.
+/// The output read of a program so far.
 struct OutputCollector {
     stderr_mode: StderrMode,
     output: Spool,
@@ -205,7 +205,7 @@ impl OutputCollector {
         Self { stderr_mode: stderr, output, stderr_tail: Vec::new(), stderr_bytes: 0 }
     }
 
-    /// Reads both to their ends, in the order in which something comes. Dropped, it keeps what it has read.
+    /// Reads both streams to their ends, in order of arrival. When dropped, the collector keeps what was read.
     async fn drain(
         &mut self,
         mut stdout: Option<impl AsyncRead + Unpin>,
@@ -243,7 +243,7 @@ impl OutputCollector {
     }
 }
 
-/// How many bytes were read; none at the end, or where nothing can be read any more.
+/// Returns the number of bytes read; 0 at the end, or if nothing more can be read.
 async fn read_some(source: &mut Option<impl AsyncRead + Unpin>, buffer: &mut [u8]) -> usize {
     match source {
         Some(source) => source.read(buffer).await.unwrap_or(0),

@@ -1,4 +1,4 @@
-//! `read_file` and `list_files`: what is in the workspace.
+//! `read_file` and `list_files`: read files and folders of the workspace.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -13,12 +13,12 @@ use super::spill::is_utf8_continuation;
 use super::{Invocation, Permission, Tool, ToolError, ToolStep, parse_input};
 use crate::llm::ToolSpec;
 
-/// How much of a file the model is given at once, in bytes. What is said about it fits beside it into what a result
-/// may have.
+/// The maximum length of one part of a file, in bytes. The note about the part fits beside it into a tool's
+/// result.
 const MAX_READ_BYTES: u64 = 63 * 1024;
-/// A character has at most so many bytes.
+/// The maximum length of a UTF-8 character, in bytes.
 const MAX_CHAR_BYTES: usize = 4;
-/// How many entries of a folder the model is given.
+/// The maximum number of a folder's entries in a result.
 const MAX_ENTRIES: usize = 1_000;
 
 #[derive(Deserialize)]
@@ -34,7 +34,7 @@ fn path_schema(what: &str) -> Value {
     })
 }
 
-/// See the module.
+/// The `read_file` tool.
 pub(super) struct ReadFile(pub(super) Workspace);
 
 #[derive(Deserialize)]
@@ -98,7 +98,7 @@ fn read(workspace: &Workspace, ReadInput { path, offset, limit }: &ReadInput) ->
     let limit = limit.unwrap_or(MAX_READ_BYTES).clamp(1, MAX_READ_BYTES);
     file.seek(SeekFrom::Start(offset)).map_err(failed)?;
     let mut bytes = Vec::new();
-    // With room for the whole of a character that is begun before the limit.
+    // With room for a character that begins before the limit.
     let room = limit.saturating_add(u64::try_from(2 * MAX_CHAR_BYTES).unwrap_or(0));
     file.take(room).read_to_end(&mut bytes).map_err(failed)?;
     let FileChunk { skipped, text, len } =
@@ -114,16 +114,16 @@ fn read(workspace: &Workspace, ReadInput { path, offset, limit }: &ReadInput) ->
 
 /// A part of a file.
 struct FileChunk {
-    /// How many bytes before it belong to a character that began before the offset.
+    /// The number of leading bytes that belong to a character that began before the offset.
     skipped: usize,
-    /// The part, with marks in place of what is no UTF-8.
+    /// The text, with replacement characters for invalid UTF-8.
     text: String,
-    /// How many bytes it has in the file.
+    /// The length of the part in the file, in bytes.
     len: usize,
 }
 
-/// About the first `limit` of `bytes`, from the start of a character to the end of one. `inside` tells whether they
-/// may begin in the middle of a character.
+/// Returns about the first `limit` bytes, aligned to characters at both ends. `inside` says whether the bytes may
+/// begin in the middle of a character.
 fn char_aligned_chunk(bytes: &[u8], limit: usize, inside: bool) -> FileChunk {
     let cut_off = |bytes: &[u8]| {
         bytes.iter().take(MAX_CHAR_BYTES - 1).take_while(|byte| is_utf8_continuation(**byte)).count()
@@ -134,13 +134,13 @@ fn char_aligned_chunk(bytes: &[u8], limit: usize, inside: bool) -> FileChunk {
     let mut whole = upto(limit.min(bytes.len()));
     whole = upto(whole.len() + cut_off(bytes.get(whole.len()..).unwrap_or_default()));
     if std::str::from_utf8(whole).is_err() {
-        // The marks take up to three times as much as what they stand for.
+        // Replacement characters take up to three times as many bytes as what they replace.
         whole = upto(whole.len().min((limit / 3).max(1)));
     }
     FileChunk { skipped, text: String::from_utf8_lossy(whole).into_owned(), len: whole.len() }
 }
 
-/// See the module.
+/// The `list_files` tool.
 pub(super) struct ListFiles(pub(super) Workspace);
 
 impl Tool for ListFiles {

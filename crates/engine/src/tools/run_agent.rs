@@ -1,4 +1,4 @@
-//! `run_agent`: hands a piece of work to an agent of the catalog.
+//! `run_agent`: delegates work to an agent of the catalog.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ pub(crate) const NAME: &str = "run_agent";
 
 /// A piece of work for a sub-agent.
 pub struct Delegation {
-    /// Who is to do it.
+    /// The agent that does the work.
     pub agent: Arc<AgentSpec>,
-    /// What is to be done.
+    /// The description of the work.
     pub task: String,
 }
 
-/// See the module.
+/// The `run_agent` tool.
 pub(super) struct RunAgent {
     agents: Vec<Arc<AgentSpec>>,
 }
@@ -33,7 +33,7 @@ struct RunAgentInput {
 }
 
 impl RunAgent {
-    /// A tool that runs these agents.
+    /// Creates a tool that runs these agents.
     pub(super) fn new(agents: Vec<Arc<AgentSpec>>) -> Self {
         Self { agents }
     }
@@ -51,7 +51,7 @@ impl Tool for RunAgent {
             "Hands a piece of work to another agent and gives you its answer. It sees nothing of this \
                            conversation, so tell it all that it needs to know."
                 .to_owned();
-        // Here, for the description of a tool is bounded by vendors.
+        // Listed here because vendors limit a tool's description.
         let which = format!("Which agent:\n{}", agents.join("\n"));
         let input_schema = json!({
             "type": "object",
@@ -64,7 +64,7 @@ impl Tool for RunAgent {
         ToolSpec { name: NAME.into(), description, input_schema }
     }
 
-    // Each step of a sub-agent is on record, so it goes on where it was.
+    // Each step of a sub-agent is journaled, so it resumes where it was.
     fn idempotent(&self) -> bool {
         true
     }

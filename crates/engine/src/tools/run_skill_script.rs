@@ -1,4 +1,4 @@
-//! `run_skill_script`: runs a script that came with a skill, on the leash.
+//! `run_skill_script`: runs a script of a skill in the sandbox.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _};
@@ -21,15 +21,15 @@ use crate::skills::{DirLease, LeasedSkill, SCRIPTS_PREFIX, Skill, SkillDirs, Ski
 
 /// The tool's name.
 pub(crate) const NAME: &str = "run_skill_script";
-/// The most arguments.
+/// The maximum number of arguments.
 const MAX_ARGS: usize = 64;
-/// The longest input and the longest arguments together, in bytes.
+/// The maximum length of the input and of all arguments together, in bytes.
 const MAX_INPUT_BYTES: usize = 1024 * 1024;
 const MAX_ARGS_BYTES: usize = 8_000;
-/// How much of a script's first line is read, in bytes: as much as the kernel takes.
+/// How much of a script's first line is read, in bytes: as much as the kernel does.
 const MAX_SHEBANG_BYTES: u64 = 256;
 
-/// See the module.
+/// The `run_skill_script` tool.
 pub(super) struct RunSkillScript {
     skills: Skills,
     skill_dirs: Arc<SkillDirs>,
@@ -47,13 +47,13 @@ struct RunSkillScriptInput {
     input: String,
 }
 
-/// A script that is about to be run.
+/// A script that is ready to be run.
 struct PreparedScript {
     /// The folder of its skill.
     folder: PathBuf,
-    /// How it is started.
+    /// The command line that starts it.
     argv: Vec<OsString>,
-    /// Keeps the folder there, where the skill is the user's own.
+    /// Keeps the folder in place if the skill is the user's own.
     lease: Option<DirLease>,
 }
 
@@ -85,7 +85,7 @@ impl RunSkillScript {
     }
 }
 
-/// Finds a script of a skill, and lays the skill out as a folder where it is the user's own. Blocks.
+/// Finds a script of a skill, and materialises the skill as a folder if it is the user's own. Blocks.
 fn prepare_script(
     skills: &Skills,
     shelf: &Arc<SkillDirs>,
@@ -124,8 +124,8 @@ fn validate_args(args: &[String], input: &str) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// The path of a script, which the model may name with its folder or without. Only those that are the skill's are
-/// taken, so no path leads elsewhere.
+/// Returns the path of a script, which the model may name with or without its folder. Only listed files are
+/// accepted, so no path leads outside.
 fn resolve_script(skill: &Skill, script: &str) -> Result<String, ToolError> {
     let wanted = script.strip_prefix("./").unwrap_or(script);
     let is_wanted = |file: &&String| *file == wanted || file.strip_prefix(SCRIPTS_PREFIX) == Some(wanted);
@@ -138,7 +138,7 @@ fn resolve_script(skill: &Skill, script: &str) -> Result<String, ToolError> {
     })
 }
 
-/// How a script is started: as its first line says, else as its name does, else as the program that it is.
+/// Returns the command line for a script: by its shebang, else by its file extension, else as an executable.
 fn script_argv(script: &Path) -> Result<Vec<OsString>, ToolError> {
     let failed = |error: io::Error| ToolError(format!("the script cannot be read: {error}"));
     let file = catalog::open_regular_file(script).map_err(failed)?;
@@ -168,7 +168,7 @@ fn script_argv(script: &Path) -> Result<Vec<OsString>, ToolError> {
     Ok(argv)
 }
 
-/// The interpreter that a script's first line names, and the one argument that it may have; read here, so that the
+/// Returns the interpreter of a script's shebang and its one optional argument. They are parsed here so that the
 /// script need not be executable.
 fn parse_shebang(start: &[u8]) -> Option<Vec<String>> {
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;

@@ -1,4 +1,4 @@
-//! Scripts of skills, as the model runs them and as a person is asked for them.
+//! Tests of running skill scripts, and of their approval prompts.
 
 use insta::assert_snapshot;
 
@@ -203,7 +203,7 @@ async fn a_script_has_its_skill_until_it_ends() {
     let (first, ()) = tokio::join!(runs(&tool, json!({"skill": "own", "script": "run.sh"})), changes);
     assert_eq!(first, Ok("one\n".into()));
     wait_for_single_entry(tool.skill_dirs.root()).await;
-    // One whose caller has gone has nothing left either.
+    // A script whose caller has gone leaves nothing behind either.
     rig.create_skill(&tool.skills, "hangs", json!({"scripts": {"run.sh": "echo $$ > pid; sleep 600"}})).await;
     tokio::select! {
         told = run_tool(&tool, json!({"skill": "hangs", "script": "run.sh"})) => panic!("{told:?}"),

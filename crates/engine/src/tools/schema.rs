@@ -1,5 +1,5 @@
-//! Whether the input of a call is as the tool's JSON Schema says. What is not never reaches the tool, or the person
-//! who would be asked for leave.
+//! Validates the input of a call against the tool's JSON Schema. Invalid input never reaches the tool or the
+//! person who would be asked for approval.
 
 use std::sync::OnceLock;
 
@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use super::schema_cost::SchemaCost;
 
-/// The largest schema, in bytes of JSON.
+/// The maximum size of a schema, in bytes of JSON.
 const MAX_SCHEMA_BYTES: usize = 256 * 1024;
-/// How many faults of an input the model is told at once.
+/// The maximum number of errors reported to the model at once.
 const MAX_REPORTED_ERRORS: usize = 5;
-/// How much it is told of each, in characters.
+/// The maximum length of one reported error, in characters.
 const MAX_ERROR_CHARS: usize = 300;
-/// The memory that a pattern of a schema may take, in bytes.
+/// The maximum memory of a compiled pattern of a schema, in bytes.
 const MAX_PATTERN_BYTES: usize = 1024 * 1024;
 
-/// The schema of a tool's input, compiled when it is first needed.
+/// The schema of a tool's input, compiled at first use.
 #[derive(Debug, Default)]
 pub(crate) struct Schema(OnceLock<Option<Compiled>>);
 
@@ -28,18 +28,18 @@ struct Compiled {
 }
 
 impl Schema {
-    /// A schema that is compiled already.
+    /// Compiles a schema at once.
     ///
     /// # Errors
-    /// For a person: why it is none.
+    /// Why the schema is invalid, for a person.
     pub(crate) fn compiled(schema: &Value) -> Result<Self, String> {
         Ok(Self(OnceLock::from(Some(compile(schema)?))))
     }
 
-    /// Whether `input` is as `schema` says, which must be the same each time.
+    /// Validates `input` against `schema`, which must be the same in each call.
     ///
     /// # Errors
-    /// For the model: where it is not, and what is wanted there.
+    /// Where the input does not conform and what is expected there, for the model.
     pub(super) fn validate(&self, schema: &Value, input: &Value) -> Result<(), String> {
         let compiled = self.0.get_or_init(|| {
             let compiled = compile(schema);
@@ -48,7 +48,7 @@ impl Schema {
             }
             compiled.ok()
         });
-        // A tool with a schema that is none reads its input with the same care.
+        // A tool with an invalid schema has to parse its input just as carefully.
         let Some(Compiled { validator, cost: work }) = compiled else { return Ok(()) };
         if !work.is_affordable(input) {
             return Err("the input is nested too deeply to be checked against its schema".into());
@@ -79,7 +79,7 @@ fn compile(schema: &Value) -> Result<Compiled, String> {
     Ok(Compiled { validator, cost: work })
 }
 
-/// A fault, without the value at fault: the model has it, and it may be long.
+/// Formats an error without the offending value: the model has it, and it may be long.
 fn error_line(fault: &jsonschema::ValidationError<'_>) -> String {
     let path = fault.instance_path().to_string();
     let path = if path.is_empty() { "/" } else { &path };
@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_schema_that_branches_without_end_is_checked_in_time() {
-        // Each step of the first doubles the work on the same value, each of the second on the next inner one.
+        // Each step of the first doubles the work on the same value, each step of the second on the next inner
+        // value.
         let step = |number: u32| json!({"anyOf": vec![json!({"$ref": format!("#/$defs/{number}")}); 2]});
         let mut wide = step(0);
         for number in 0..40 {

@@ -1,29 +1,31 @@
-//! How much work a JSON Schema can make of an input. Checking follows every alternative: where those refer to the same
-//! schema again and again, the work doubles with each step, and no check would end.
+//! An upper bound of the work that validating an input against a JSON Schema can take. Validation follows every
+//! alternative: where alternatives refer to the same schema again and again, the work doubles with each step and
+//! validation would never finish.
 
 use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
-/// How many parts of a schema one value may be held against.
+/// The maximum number of subschemas that one value may be checked against.
 const MAX_PATHS: u64 = 1 << 20;
-/// How many parts of a schema are looked at to find that out.
+/// The maximum number of subschemas visited to compute the cost.
 const MAX_STEPS: u64 = 1 << 20;
-/// How many references may lead on from one to the next.
+/// The maximum length of a chain of references.
 const MAX_REFERENCE_DEPTH: usize = 64;
-/// The most work of a check, as a power of two of steps that take less than a microsecond.
+/// The maximum cost of a validation, as a power of two of steps that take less than a microsecond each.
 const MAX_COST_LOG2: u32 = 24;
 
-/// See the module.
+/// The cost of a schema while its references are followed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Branching<'a> {
-    /// How many parts of the schema a value is held against, references followed, until one leads back.
+    /// The number of subschemas a value is checked against, following references until one leads back.
     paths: u64,
-    /// How many references lead back for a value's members: those of this name, or, by the empty name, any.
+    /// The number of references that lead back for a value's members: for the member of this name or, under the
+    /// empty name, for any member.
     back_references: BTreeMap<&'a str, u64>,
 }
 
-/// What is kept of it.
+/// The part of the cost that is kept with a compiled schema.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SchemaCost {
     paths: u64,
@@ -31,10 +33,10 @@ pub(super) struct SchemaCost {
 }
 
 impl SchemaCost {
-    /// That of `schema`.
+    /// Computes the cost of `schema`.
     ///
     /// # Errors
-    /// For a person: it is too much, or cannot be known.
+    /// That the cost is too high or cannot be determined, for a person.
     pub(super) fn of_schema(schema: &Value) -> Result<Self, String> {
         let mut walk =
             SchemaWalk { root: schema, visited: HashMap::new(), open_references: vec!["#"], steps: 0 };
@@ -42,7 +44,7 @@ impl SchemaCost {
         Ok(Self { paths: branching.paths, back_references: branching.max_back_references() })
     }
 
-    /// Whether `input` can be checked in time.
+    /// Whether `input` can be validated within the limit.
     pub(super) fn is_affordable(self, input: &Value) -> bool {
         if self.back_references < 2 {
             return true;
@@ -54,7 +56,7 @@ impl SchemaCost {
     }
 }
 
-/// How many values are in one, itself included, and how deep they are.
+/// Returns the number of values in `value`, itself included, and their depth.
 fn size_and_depth(value: &Value) -> (u64, u64) {
     let sub_agent_note = |all: &mut dyn Iterator<Item = &Value>| {
         all.map(size_and_depth)
@@ -72,7 +74,7 @@ impl<'a> Branching<'a> {
         Self { paths: 1, back_references: BTreeMap::new() }
     }
 
-    /// The most references that lead back for one and the same member.
+    /// Returns the highest number of references that lead back for the same member.
     fn max_back_references(&self) -> u64 {
         let any = self.back_references.get("").copied().unwrap_or(0);
         let named = self.back_references.iter().filter(|(name, _)| !name.is_empty()).map(|(_, count)| *count);
@@ -88,7 +90,7 @@ impl<'a> Branching<'a> {
         if self.paths > MAX_PATHS { Err("it branches too often".into()) } else { Ok(()) }
     }
 
-    /// The same for the member `name` of a value.
+    /// Returns the cost as it counts for the member `name` of a value.
     fn for_member(self, name: &'a str) -> Self {
         let back = self.max_back_references();
         Self {
@@ -101,7 +103,7 @@ impl<'a> Branching<'a> {
 struct SchemaWalk<'a> {
     root: &'a Value,
     visited: HashMap<&'a str, Branching<'a>>,
-    /// The references that lead to where the walk is.
+    /// The references that lead to the current position of the walk.
     open_references: Vec<&'a str>,
     steps: u64,
 }
@@ -135,7 +137,7 @@ impl<'a> SchemaWalk<'a> {
             ("$dynamicRef" | "$recursiveRef", Value::String(_)) => {
                 Err(format!("`{keyword}` is not supported: use `$ref`"))
             }
-            // Nothing is held against these where they stand.
+            // These keywords check nothing where they stand.
             ("$defs" | "definitions" | "const" | "enum" | "default" | "examples", _) => {
                 Ok(Branching::single_path())
             }

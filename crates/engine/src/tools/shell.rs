@@ -1,4 +1,4 @@
-//! `shell`: runs a command in the workspace, on the leash.
+//! `shell`: runs a command in the workspace, in the sandbox.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use super::process::{MAX_TIMEOUT, ProcessOutcome, ProcessRunner, StderrMode};
 use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, approval, parse_input};
 use crate::llm::ToolSpec;
 
-/// The longest command, in bytes: a person who is asked for leave sees all of it.
+/// The maximum length of a command, in bytes: a person who is asked for approval sees all of it.
 const MAX_COMMAND_BYTES: usize = 8_000;
-/// How long a command may run where the model does not say.
+/// The time limit of a command if the model gives none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// See the module.
+/// The `shell` tool.
 pub(super) struct Shell {
     runner: ProcessRunner,
     workspace: Workspace,
@@ -42,7 +42,7 @@ impl ShellInput {
 }
 
 impl Shell {
-    /// A shell whose commands may use the network if `network` says so.
+    /// Creates a shell whose commands may use the network if `network` is set.
     pub(super) fn new(programs: ProcessRunner, workspace: Workspace, network: bool) -> Self {
         let program = if Path::new("/bin/bash").exists() { "/bin/bash" } else { "/bin/sh" };
         Self { runner: programs, workspace, network, shell_path: program }
@@ -59,7 +59,7 @@ impl Shell {
             network: self.network,
             limits: Limits { time: Some(input.timeout()), ..Limits::default() },
         };
-        // It is there and in the workspace; the leash holds it there.
+        // Only checks that the folder exists; the sandbox keeps the program inside the workspace.
         let is_there =
             move |workspace: Workspace| workspace.open(&folder, OFlags::DIRECTORY).map(|_| String::new());
         self.workspace.run_blocking(is_there).await?;

@@ -1,4 +1,4 @@
-//! Commands as the model runs them, the bad ones above all.
+//! Tests of shell commands, especially faulty ones.
 
 use insta::assert_snapshot;
 
@@ -64,7 +64,7 @@ async fn one_that_floods_is_cut_and_kept_in_a_file() {
     assert_eq!(rig.read_file(&format!("tool-output/{file}")).len(), 3_000_000 + 12);
 }
 
-/// Far less than what comes.
+/// Far less than the output.
 const MAX_TRUNCATED_BYTES: usize = 20_000;
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn what_it_leaves_behind_is_not_waited_for() {
     let told = runs(&rig, "sleep 15 & echo done").await;
     assert_eq!(told, Ok("done\n[exit code 0]".into()));
     assert!(before.elapsed() < Duration::from_secs(10));
-    // One that writes nothing any more is waited for.
+    // A command that has closed its output is waited for.
     let silent = runs(&rig, "exec >&- 2>&-; sleep 0.2; echo late > late").await;
     assert_eq!((silent, rig.read_file("late").as_str()), (Ok("(no output)\n[exit code 0]".into()), "late\n"));
 }

@@ -1,5 +1,5 @@
-//! Output that is too long for the model: it goes to a file of the workspace, and the model is told its head, its
-//! tail, and where the rest is.
+//! Spill files: output that is too long for the conversation is written to a file of the workspace, and the model
+//! receives its head, its tail, and the path of the rest.
 
 use std::io;
 use std::path::Path;
@@ -11,35 +11,35 @@ use tokio::io::AsyncWriteExt as _;
 use super::files::{FileLocation, Workspace};
 use super::{ToolError, ToolOutput, ToolStep};
 
-/// The longest output that the model is given whole, in bytes, unless its tool says otherwise.
+/// The maximum length of an output that the model receives whole, in bytes, unless the tool sets another limit.
 pub(super) const MAX_INLINE_BYTES: usize = 64 * 1024;
-/// How much of a longer one it is given, of each end. Bytes that are no text take three times as much when they
-/// are shown: also then there is room for what a tool says about its output.
+/// The length of the head and of the tail, in bytes each. Bytes that are not text take three times as much when
+/// they are shown; even then there is room for the tool's note about its output.
 const HEAD_TAIL_BYTES: usize = 8 * 1024;
-/// How much of it the file has.
+/// The maximum size of a spill file, in bytes.
 const MAX_FILE_BYTES: u64 = 64 * 1024 * 1024;
-/// The folder of these files.
+/// The folder of the spill files.
 const SPILL_FOLDER: &str = "tool-output";
-/// A path in it.
+/// A path in that folder.
 const PROBE_FILE: &str = "tool-output/any";
-/// How many bytes the older ones may have together: this decides how many of them are kept.
+/// The maximum total size of the older files, in bytes; it determines how many of them are kept.
 const MAX_TOTAL_BYTES: u64 = 256 * 1024 * 1024;
-/// How many of them there are at most, with the one that is written: the folder is looked through for each.
+/// The maximum number of files including the one being written: the folder is scanned for each new file.
 const MAX_FILES: usize = 1_024;
 
-/// Where long output goes.
+/// The spill files of a workspace.
 #[derive(Clone)]
 pub(crate) struct SpillDir {
     workspace: Workspace,
 }
 
 impl SpillDir {
-    /// For tools that work in this folder.
+    /// Creates the spill files of this workspace.
     pub(crate) fn new(workspace: &Path) -> Self {
         Self { workspace: Workspace::new(workspace) }
     }
 
-    /// The calls whose output is in a file.
+    /// Returns the calls whose output is in a spill file.
     pub(crate) async fn spilled_calls(&self) -> io::Result<Vec<CallId>> {
         let workspace = self.workspace.clone();
         let kept = self.workspace.lane().run(move || {
@@ -50,7 +50,7 @@ impl SpillDir {
         kept.await.unwrap_or_else(|| Ok(Vec::new()))
     }
 
-    /// Removes the files of these calls.
+    /// Removes the spill files of these calls.
     pub(crate) async fn remove(&self, calls: Vec<CallId>) -> io::Result<()> {
         let workspace = self.workspace.clone();
         let removed = self.workspace.lane().run(move || {
@@ -60,7 +60,7 @@ impl SpillDir {
         removed.await.unwrap_or(Ok(()))
     }
 
-    /// What the model is told of a call: what its tool gave, whole up to `most` bytes.
+    /// Returns a tool's output as the model receives it: whole up to `most` bytes.
     pub(crate) async fn limit_output(
         &self,
         call_id: CallId,
@@ -89,7 +89,7 @@ impl SpillDir {
         spool.finish().await
     }
 
-    /// Takes up the output of a call while it comes.
+    /// Starts collecting the output of a call as it arrives.
     pub(super) fn spool(&self, call_id: CallId) -> Spool {
         let path = format!("{SPILL_FOLDER}/{call_id}.txt");
         Spool {
@@ -103,30 +103,30 @@ impl SpillDir {
     }
 }
 
-/// Output that comes in pieces. What it holds in memory is bounded, however much comes.
+/// Output that arrives in pieces. Its memory is bounded, however long the output.
 pub(super) struct Spool {
     workspace: Workspace,
     path: String,
-    /// All of it, until that is too long; then its head.
+    /// All of the output until it gets too long; then its head.
     head: Vec<u8>,
-    /// The end of what is behind the head, and up to as much before it.
+    /// The end of what follows the head, and up to as much before it.
     tail: Vec<u8>,
     total_bytes: u64,
     file: SpillState,
 }
 
-/// The file of a long output.
+/// The state of the spill file.
 enum SpillState {
-    /// It is not long yet.
+    /// The output is still short.
     Inline,
-    /// This much of it is in the file.
+    /// The file, and how many bytes of the output it has.
     File(File, u64),
-    /// It cannot be kept, for this reason.
+    /// The file could not be written, for this reason.
     Failed(String),
 }
 
 impl Spool {
-    /// Takes the next piece.
+    /// Appends the next piece.
     pub(super) async fn push(&mut self, bytes: &[u8]) {
         let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         self.total_bytes = self.total_bytes.saturating_add(len);
@@ -143,12 +143,12 @@ impl Spool {
         self.push_tail(bytes);
     }
 
-    /// How many bytes came so far.
+    /// Returns the number of bytes received so far.
     pub(super) fn total_bytes(&self) -> u64 {
         self.total_bytes
     }
 
-    /// What the model is told.
+    /// Returns the output as the model receives it.
     pub(super) async fn finish(mut self) -> String {
         if let SpillState::File(file, _) = &mut self.file
             && let Err(error) = file.flush().await
@@ -173,7 +173,7 @@ impl Spool {
         format!("{head}\n\n[cut: {total} bytes came; {where_to}{read_on}. It ends:]\n\n{tail}")
     }
 
-    /// Makes the file, with what came so far in it.
+    /// Creates the file and writes the output so far into it.
     async fn open_file(&mut self) {
         let (workspace, path) = (self.workspace.clone(), self.path.clone());
         let made = tokio::task::spawn_blocking(move || create_spill_file(&workspace, &path)).await;
@@ -209,7 +209,7 @@ impl Spool {
     }
 }
 
-/// At most `max` bytes from the start of `bytes`, not in the middle of a character.
+/// Returns at most `max` bytes from the start of `bytes`, cut at a character boundary.
 fn utf8_prefix(bytes: &[u8], max: usize) -> &[u8] {
     let mut end = max.min(bytes.len());
     while end > max.saturating_sub(4) && bytes.get(end).is_some_and(|byte| is_utf8_continuation(*byte)) {
@@ -218,7 +218,7 @@ fn utf8_prefix(bytes: &[u8], max: usize) -> &[u8] {
     bytes.get(..end).unwrap_or(bytes)
 }
 
-/// At most `max` bytes from the end of `bytes`, not in the middle of a character.
+/// Returns at most `max` bytes from the end of `bytes`, cut at a character boundary.
 fn utf8_suffix(bytes: &[u8], max: usize) -> &[u8] {
     let first = bytes.len().saturating_sub(max);
     let mut start = first;
@@ -231,29 +231,29 @@ fn utf8_suffix(bytes: &[u8], max: usize) -> &[u8] {
     bytes.get(start..).unwrap_or_default()
 }
 
-/// Whether a byte of UTF-8 is one behind a character's first.
+/// Whether a byte is a continuation byte of UTF-8.
 pub(super) fn is_utf8_continuation(byte: u8) -> bool {
     byte & 0b1100_0000 == 0b1000_0000
 }
 
-/// The folder of these files, by a file in it; none where there is none, or only the workspace's owner could say why not.
+/// Returns the location of the spill folder; `None` if the folder does not exist.
 fn spill_folder(workspace: &Workspace) -> io::Result<Option<FileLocation<'static>>> {
     if workspace.is_missing(SPILL_FOLDER) {
         return Ok(None);
     }
-    // By the name of a file that is not looked at.
+    // The location is derived from a file name in it; that file is not accessed.
     let place = workspace.locate(PROBE_FILE).map_err(|ToolError(reason)| io::Error::other(reason))?;
     Ok(Some(place))
 }
 
-/// Makes the file `path`, in place of one of an earlier run of the same call, and removes the oldest ones.
+/// Creates the file `path`, replacing one of an earlier run of the same call, and evicts the oldest files.
 fn create_spill_file(workspace: &Workspace, path: &str) -> Result<std::fs::File, ToolError> {
     let place = workspace.locate_creating_folders(path)?;
     evict_oldest(&place).map_err(|error| ToolError(error.to_string()))?;
     place.create()
 }
 
-/// Why there is no file of this path, if it is one that was made here.
+/// Returns the reason why a spill file no longer exists; `None` if `path` is not a spill file's.
 pub(super) fn eviction_notice(path: &str) -> Option<String> {
     let name = path.trim_start_matches("./").strip_prefix(SPILL_FOLDER)?.strip_prefix('/')?;
     is_spill_file(name).then(|| {
@@ -265,12 +265,12 @@ pub(super) fn eviction_notice(path: &str) -> Option<String> {
     })
 }
 
-/// Whether a file of this name was made here.
+/// Whether this is the name of a spill file.
 fn is_spill_file(name: &str) -> bool {
     name.strip_suffix(".txt").is_some_and(|id| id.parse::<CallId>().is_ok())
 }
 
-/// Removes the oldest files beside the new one. Their names tell their age: ids grow with time.
+/// Removes the oldest files beside the new one. Their names give their age because ids grow with time.
 fn evict_oldest(place: &FileLocation<'_>) -> io::Result<()> {
     let mut files = place.siblings(is_spill_file)?;
     files.sort_unstable_by(|(one, _), (other, _)| other.cmp(one));

@@ -1,4 +1,4 @@
-//! Long output: what the model is told of it, and what the file has.
+//! Tests of long output: what the model receives, and what the spill file contains.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ async fn what_is_short_stays_whole() {
 #[tokio::test]
 async fn what_is_long_goes_to_a_file() {
     let rig = WorkspaceFixture::new();
-    // Each end falls into the middle of a character.
+    // Both ends are cut within a character.
     let text = format!("x{}y", "ü".repeat(50_000));
     for at_once in [true, false] {
         let call_id = CallId::new();
@@ -75,7 +75,7 @@ async fn nothing_outside_is_changed() {
     let told = spool_pieces(&rig, CallId::new(), &[long.as_bytes()]).await;
     assert!(told.contains("it could not be kept in a file") && told.contains("leads out"), "{told}");
     std::fs::remove_file(rig.path("tool-output")).unwrap();
-    // What lies in the file's place is replaced, never followed.
+    // Whatever is at the file's path is replaced, never followed.
     let call_id = CallId::new();
     rig.write_file("tool-output/other", "");
     rig.create_symlink(&format!("tool-output/{call_id}.txt"), "../../secret");
@@ -105,7 +105,7 @@ async fn the_oldest_files_go() {
     let mut expected: Vec<_> = calls[3..].iter().map(|call| format!("{call}.txt")).collect();
     expected.push("notes.txt".into());
     assert_eq!(rig.list_names("tool-output"), expected);
-    // Large ones go sooner. This one only seems to be large.
+    // Large files are evicted sooner. This one only appears to be large.
     let large = std::fs::File::create(rig.path(&format!("tool-output/{}.txt", calls[20]))).unwrap();
     large.set_len(MAX_TOTAL_BYTES).unwrap();
     spool_pieces(&rig, CallId::new(), &[&vec![b'x'; 70_000]]).await;
@@ -126,7 +126,7 @@ async fn many_small_files_are_kept_and_one_that_is_gone_says_so() {
     std::fs::remove_file(rig.path(&first)).unwrap();
     let gone = read().await.unwrap_err().0;
     assert!(gone.contains("is no longer kept") && gone.contains("make the call again"), "{gone}");
-    // Of other files nothing is claimed.
+    // Nothing is claimed about other files.
     let other = rig.workspace.locate("tool-output/notes.txt").and_then(|place| place.read(9)).unwrap_err().0;
     assert!(other.contains("there is no such file"), "{other}");
 }

@@ -1,4 +1,4 @@
-//! `tool_search`: finds tools of connected servers, where there are too many to tell of them all.
+//! `tool_search`: finds tools of connected MCP servers when there are too many to declare all of them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::llm::{ToolSpec, normalised_schema};
 
 /// The tool's name.
 pub(super) const NAME: &str = "tool_search";
-/// How many tools are told of at most.
+/// The maximum number of results.
 const MAX_RESULTS: usize = 8;
-/// How long what is told may become, in bytes.
+/// The maximum total length of the results, in bytes.
 const MAX_RESULT_BYTES: usize = 32 * 1024;
-/// How much more a word in a name says than one in a description.
+/// The weight of a match in a name relative to one in a description.
 const NAME_WEIGHT: usize = 4;
 
-/// See the module.
+/// The `tool_search` tool.
 pub(super) struct ToolSearch {
     tools: Vec<Arc<dyn Tool>>,
 }
@@ -30,12 +30,12 @@ struct ToolSearchInput {
 }
 
 impl ToolSearch {
-    /// A search among these tools.
+    /// Creates a search among these tools.
     pub(super) fn new(tools: Vec<Arc<dyn Tool>>) -> Self {
         Self { tools }
     }
 
-    /// The servers, each with how many tools it has.
+    /// Returns the servers with their numbers of tools.
     fn server_summary(&self) -> String {
         let mut servers: Vec<(String, usize)> = Vec::new();
         for tool in &self.tools {
@@ -56,7 +56,7 @@ impl Tool for ToolSearch {
         let description =
             "Finds tools of connected servers by what they do; call what it finds with `tool_call`."
                 .to_owned();
-        // Here, for the description of a tool is bounded by vendors.
+        // Listed here because vendors limit a tool's description.
         let query = format!(
             "What the tool is to do, in a few words; or the name of a tool or a server. The servers, with how many \
              tools they have: {}",
@@ -88,7 +88,7 @@ impl Tool for ToolSearch {
     }
 }
 
-/// The tools that `query` speaks of, the likeliest first.
+/// Returns the tools that match `query`, best match first.
 fn rank<'a>(declarations: &'a [ToolSpec], query: &str) -> Vec<&'a ToolSpec> {
     let wanted = words(query);
     let documents: Vec<(BTreeSet<String>, BTreeSet<String>)> =
@@ -99,7 +99,7 @@ fn rank<'a>(declarations: &'a [ToolSpec], query: &str) -> Vec<&'a ToolSpec> {
     let mut scored = vec![0_usize; declarations.len()];
     for word in &wanted {
         let within = documents.iter().filter(|(name, about)| has(name, word) || has(about, word)).count();
-        // What few tools have says more than what all have.
+        // A word that few tools contain is more significant than one that all contain.
         let weight = (1 + declarations.len() / within.max(1)).ilog2() as usize + 1;
         for ((name, about), score) in documents.iter().zip(&mut scored) {
             *score += weight * (NAME_WEIGHT * usize::from(has(name, word)) + usize::from(has(about, word)));
@@ -111,7 +111,7 @@ fn rank<'a>(declarations: &'a [ToolSpec], query: &str) -> Vec<&'a ToolSpec> {
         .map(|(score, spec)| (if spec.name == query.trim() { usize::MAX } else { score }, spec))
         .filter(|(score, _)| *score > 0)
         .collect();
-    // Stable: of equals the earlier one.
+    // The sort is stable: among equal scores the earlier tool comes first.
     found.sort_by_key(|(score, _)| std::cmp::Reverse(*score));
     found.into_iter().take(MAX_RESULTS).map(|(_, spec)| spec).collect()
 }

@@ -1,4 +1,4 @@
-//! Pages of the web: which addresses may be asked, how they are asked, and what a model is given of the answer.
+//! Web pages: which addresses may be fetched, how they are fetched, and how a response is presented to the model.
 
 mod allowlist;
 mod charset;

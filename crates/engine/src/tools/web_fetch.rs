@@ -1,4 +1,4 @@
-//! `web_fetch`: reads a page of the web.
+//! `web_fetch`: fetches a web page.
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -12,17 +12,17 @@ use crate::threads::{Lane, PAGE_PARSE_THREADS};
 
 /// The tool's name.
 pub(super) const NAME: &str = "web_fetch";
-/// How much of a page one call gives, in bytes: less than what is put aside as too large.
+/// The maximum length of the part of a page that one call returns, in bytes: below the limit for spilling.
 const MAX_PART_BYTES: usize = 48 * 1024;
-/// How much text is made of a page at most, in bytes.
+/// The maximum length of the text made from a page, in bytes.
 const MAX_TEXT_BYTES: usize = 5 * 1024 * 1024;
-/// What a person is shown of an address: all of it, since none is longer.
+/// The maximum length of an address as shown to a person: no address is longer, so all of it is shown.
 const MAX_SHOWN_URL_CHARS: usize = 4_096;
 
-/// See the module.
+/// The `web_fetch` tool.
 pub(super) struct WebFetch {
     web: WebClient,
-    /// Where pages are turned into text.
+    /// The worker that converts pages to text.
     parse_lane: Lane,
 }
 
@@ -66,7 +66,7 @@ impl Tool for WebFetch {
         ToolSpec { name: NAME.into(), description, input_schema }
     }
 
-    // It asks with GET, which changes nothing (RFC 9110, section 9.2.1).
+    // It uses GET, which changes nothing (RFC 9110, section 9.2.1).
     fn idempotent(&self) -> bool {
         true
     }
@@ -93,7 +93,7 @@ impl Tool for WebFetch {
             let WebFetchInput { url, raw, offset } = parse_input(invocation.input)?;
             let target = Target::parse(&url).map_err(|error| ToolError(error.to_string()))?;
             let page = self.web.fetch(target).await.map_err(|error| ToolError(error.to_string()))?;
-            // Large pages take their time, and what reads them was written by others: a panic there is caught.
+            // Large pages take time, and the parser is third-party code: a panic there is caught.
             let told = self.parse_lane.run(move || render_page(&page, raw, offset)).await;
             let told = told.ok_or_else(|| {
                 ToolError("this page could not be read as HTML; ask for it with `raw` set to true".into())
@@ -104,7 +104,7 @@ impl Tool for WebFetch {
     }
 }
 
-/// What the model is told of a page.
+/// Returns a page as the model receives it.
 fn render_page(page: &Page, raw: bool, offset: usize) -> Result<String, ToolError> {
     let content = decode(&page.body.bytes, &page.content_type);
     if content.contains('\0') {
@@ -141,7 +141,8 @@ fn is_html(content_type: &str, content: &str) -> bool {
     }
 }
 
-/// The part of a text that begins at a character, with a note if it is not all. Control characters are left out.
+/// Returns the part of a text that begins at `offset`, with a note if more follows. Control characters are
+/// removed.
 fn text_part(text: &str, offset: usize) -> Result<String, ToolError> {
     let all = text.chars().count();
     if offset > 0 && offset >= all {

@@ -1,4 +1,4 @@
-//! `working_memory_set`: what the agent wants to keep in view while it works on a task.
+//! `working_memory_set`: stores a value that the agent wants to keep in view within a task.
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::{Invocation, Permission, Tool, ToolError, ToolOutput, ToolStep, parse_input};
 use crate::llm::ToolSpec;
 
-/// The longest key, in bytes.
+/// The maximum length of a key, in bytes.
 const MAX_KEY_BYTES: usize = 256;
-/// The largest value, in bytes of JSON.
+/// The maximum size of a value, in bytes of JSON.
 const MAX_VALUE_BYTES: usize = 16 * 1024;
 
 pub(crate) const NAME: &str = "working_memory_set";
@@ -22,10 +22,10 @@ struct WorkingMemorySetInput {
     value: Value,
 }
 
-/// Checks what is to be kept.
+/// Checks an entry of the working memory.
 ///
 /// # Errors
-/// What of it is wrong.
+/// What is wrong with it.
 pub(crate) fn validate_working_memory(key: &str, value: &Value) -> Result<(), String> {
     if key.is_empty() || key.len() > MAX_KEY_BYTES {
         return Err(format!("`key` must be 1 to {MAX_KEY_BYTES} bytes long"));

@@ -1,4 +1,4 @@
-//! `write_file` and `edit_file`: changes files of the workspace, whole or in places.
+//! `write_file` and `edit_file`: write or edit files of the workspace.
 
 use futures::future::BoxFuture;
 use serde::Deserialize;
@@ -8,12 +8,12 @@ use super::files::Workspace;
 use super::{Invocation, Permission, Tool, ToolError, ToolStep, approval, parse_input};
 use crate::llm::ToolSpec;
 
-/// The largest file that is written or edited, in bytes.
+/// The maximum size of a written or edited file, in bytes.
 const MAX_FILE_BYTES: usize = 1024 * 1024;
-/// How much of what is written a person is shown, in characters.
+/// The maximum length of a file's content as shown to a person, in characters.
 const MAX_SHOWN_CHARS: usize = 20_000;
 
-/// See the module.
+/// The `write_file` tool.
 pub(super) struct WriteFile(pub(super) Workspace);
 
 #[derive(Deserialize)]
@@ -80,11 +80,11 @@ impl Tool for WriteFile {
     }
 }
 
-/// What a path leads to before it is written to.
+/// The content of the file at a path before it is written.
 enum ExistingFile {
     Missing,
     Text(String),
-    /// What is no text, or cannot be read.
+    /// It is not text, or cannot be read.
     NotText,
 }
 
@@ -92,7 +92,7 @@ fn existing_file(workspace: &Workspace, path: &str) -> ExistingFile {
     match workspace.locate(path).and_then(|place| place.exists()) {
         Ok(true) => {}
         Ok(false) => return ExistingFile::Missing,
-        // A folder that is missing is made when the file is written.
+        // A missing folder is created when the file is written.
         Err(_) => {
             return if workspace.is_missing(path) { ExistingFile::Missing } else { ExistingFile::NotText };
         }
@@ -110,7 +110,7 @@ fn write(workspace: &Workspace, WriteInput { path, content }: &WriteInput) -> Re
     Ok(format!("wrote {} bytes to `{path}`", content.len()))
 }
 
-/// See the module.
+/// The `edit_file` tool.
 pub(super) struct EditFile(pub(super) Workspace);
 
 #[derive(Deserialize)]
@@ -145,7 +145,7 @@ impl Tool for EditFile {
         }
     }
 
-    /// What an edit puts in may hold what it takes out: done twice, it would go on from there.
+    /// The new text may contain the old text: a second run would change it again.
     fn idempotent(&self) -> bool {
         false
     }
@@ -164,12 +164,12 @@ impl Tool for EditFile {
             let difference = approval::line_diff(&before, &after, MAX_SHOWN_CHARS);
             return format!("Edit the file {:?}? {difference}", edit.path);
         }
-        // As things are it cannot be done; they may be otherwise by the time that it is.
+        // The edit is not possible in the present state; that may have changed by the time of the call.
         let EditInput { path, old, new, all } = edit;
         let places = if all == Some(true) { "everywhere" } else { "in one place" };
         let mut asked = format!("Edit the file {path:?}, {places}?\n");
         for (sign, text) in [("-", old), ("+", new)] {
-            // Taking out is not putting an empty line in.
+            // A removal does not insert an empty line.
             if !text.is_empty() {
                 asked.push('\n');
                 asked.push_str(&approval::excerpt(&text, sign, MAX_SHOWN_CHARS / 2));
@@ -195,7 +195,7 @@ fn edit(workspace: &Workspace, input: &EditInput) -> Result<String, ToolError> {
     Ok(format!("edited `{}` in {places}", input.path))
 }
 
-/// The text after the edit, and in how many places it was changed.
+/// Returns the text after the edit, and the number of replacements.
 fn apply_edit(
     text: &str,
     EditInput { path, old, new, all }: &EditInput,
@@ -207,14 +207,14 @@ fn apply_edit(
     if times == 0 {
         return Err(ToolError(format!("`old` does not occur in `{path}`")));
     }
-    // Of two that overlap only one is counted, but either could be meant.
+    // Of two overlapping matches only one is counted, but either could be meant.
     if *all != Some(true) && text.find(old) != text.rfind(old) {
         let times = times.max(2);
         return Err(ToolError(format!(
             "`old` occurs {times} times in `{path}`; give more of the text around it, or set `all`"
         )));
     }
-    // Before it is built: many long replacements would take all memory.
+    // Checked before the text is built: many long replacements could use up all memory.
     let len = times.saturating_mul(new.len()).saturating_add(text.len() - times * old.len());
     if len > MAX_FILE_BYTES {
         return Err(ToolError(format!("`{path}` would be over {MAX_FILE_BYTES} bytes")));

@@ -1,4 +1,4 @@
-//! The two tools as the model calls them, and as a person is asked for them.
+//! Tests of the two tools as the model calls them, and of their approval prompts.
 
 use futures::future::join_all;
 use insta::assert_snapshot;
@@ -171,7 +171,7 @@ fn a_person_sees_what_changes_in_a_file_that_is_there() {
     "#);
     let binary = write.approval_prompt(&json!({"path": "b.bin", "content": "x"}));
     assert!(binary.starts_with(r#"Write the file "b.bin", in place of what is there?"#), "{binary}");
-    // What cannot be done as things are is shown as it was asked for.
+    // An edit that is impossible at present is shown as requested.
     let impossible = edit.approval_prompt(&json!({"path": "a.txt", "old": "four", "new": "4"}));
     assert!(impossible.ends_with("-four\n+4"), "{impossible}");
     rig.assert_outside_unchanged();

@@ -1,4 +1,4 @@
-//! What runs the engines, and what it can run.
+//! The choice of the backend, and the images that it can run.
 
 use std::path::{Path, PathBuf};
 
@@ -7,10 +7,10 @@ use service::env::EnvReader;
 
 use super::VERSION;
 
-/// Where a Docker daemon listens unless it is told otherwise.
+/// The default socket of a Docker daemon.
 const DEFAULT_DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
-/// What runs the engines.
+/// The kind of backend that runs the engines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BackendKind {
     /// Each engine is a process of this machine.
@@ -42,7 +42,7 @@ impl BackendKind {
         Self::Docker { socket }
     }
 
-    /// As `ORCH_BACKEND` names it.
+    /// The name of this kind in `ORCH_BACKEND`.
     pub(super) const fn name(&self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -50,7 +50,7 @@ impl BackendKind {
         }
     }
 
-    /// Reads `ORCH_ENGINE_IMAGE`: what this backend can run. As processes there is no other engine than this binary.
+    /// Reads `ORCH_ENGINE_IMAGE`. The process backend can run no engine but this binary.
     pub(super) fn read_image(&self, reader: &mut EnvReader<'_>) -> Option<EngineImage> {
         const IMAGE_VARIABLE: &str = "ORCH_ENGINE_IMAGE";
         match self {

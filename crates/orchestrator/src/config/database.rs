@@ -1,4 +1,4 @@
-//! Where the registry lives.
+//! The address of the registry's database.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use service::env::EnvReader;
 use sqlx::postgres::PgConnectOptions;
 
-/// Where the registry lives. Shown, it names the place and no secret.
+/// The registry's database. Its `Display` and `Debug` output contain no secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DatabaseUrl {
     /// A SQLite file; created if it is missing.
@@ -19,8 +19,8 @@ pub enum DatabaseUrl {
 }
 
 impl DatabaseUrl {
-    /// Reads `sqlite:<path>` or `postgres://…`. A SQLite database in memory is refused: the registry is what must
-    /// last.
+    /// Parses `sqlite:<path>` or `postgres://…`. An in-memory SQLite database is refused, because the registry
+    /// must be persistent.
     pub fn parse(text: &str) -> Option<Self> {
         if let Some(url) = PostgresUrl::parse(text) {
             return Some(Self::Postgres(url));
@@ -51,7 +51,7 @@ impl fmt::Display for DatabaseUrl {
     }
 }
 
-/// What may stand behind the `?` of a PostgreSQL URL.
+/// The parameters that are accepted after the `?` of a PostgreSQL URL.
 const POSTGRES_PARAMETERS: [&str; 11] = [
     "application_name",
     "dbname",
@@ -66,7 +66,7 @@ const POSTGRES_PARAMETERS: [&str; 11] = [
     "sslrootcert",
 ];
 
-/// The address of a PostgreSQL database. Its password is shown nowhere.
+/// The address of a PostgreSQL database. Its password is never shown.
 #[derive(Clone)]
 pub struct PostgresUrl {
     text: Arc<SecretString>,
@@ -78,7 +78,7 @@ impl PostgresUrl {
         if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
             return None;
         }
-        // One that the driver does not know it would leave out with a warning that shows its value.
+        // The driver would ignore an unknown parameter with a warning that shows its value.
         let query = text.split_once('?').map_or("", |(_, query)| query);
         let known =
             |parameter: &str| POSTGRES_PARAMETERS.contains(&parameter.split('=').next().unwrap_or_default());
@@ -91,13 +91,13 @@ impl PostgresUrl {
             None => format!("{}:{}", options.get_host(), options.get_port()),
         };
         let user = options.get_username();
-        // A server gives a user the database of their name unless they ask for another.
+        // A server's default database for a user is the one named like the user.
         let database = options.get_database().unwrap_or(user);
         let shown = format!("postgres://{user}@{place}/{database}");
         Some(Self { text: Arc::new(SecretString::from(text)), redacted: shown })
     }
 
-    /// All of it, with the password.
+    /// The complete URL, including the password.
     pub(crate) fn expose(&self) -> &str {
         self.text.expose_secret()
     }

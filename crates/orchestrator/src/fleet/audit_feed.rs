@@ -1,8 +1,8 @@
-//! The ledger, followed: a product's rows as they are committed, none lost, none twice, in order.
+//! The audit feed: streams a product's audit rows in order as they are committed, each exactly once.
 //!
-//! A follower is a position in the ledger. It reads from there page by page, and where nothing is left it waits for
-//! word of a commit. So a slow one costs a page of memory and holds up nobody, and one that comes back reads on
-//! where it was.
+//! A feed is a position in the audit log. It reads pages from there, and when no row is left it waits for the
+//! notification of a commit. A slow reader therefore costs one page of memory and delays nobody, and a reader that
+//! reconnects continues at its position.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,39 +14,39 @@ use tokio::sync::watch;
 use super::{Fleet, FleetError};
 use crate::registry::{Product, RegistryError};
 
-/// Rows read at a time.
+/// Rows per page.
 const FEED_PAGE_SIZE: i64 = 100;
 
-/// After how long a follower is told that there is nothing to tell, so that nobody takes its connection for dead.
+/// The interval after which an idle feed emits a keep-alive, so that nobody takes its connection for dead.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// One who follows a product's ledger.
+/// A subscription to a product's audit log.
 pub(crate) struct AuditFeed {
     fleet: Arc<Fleet>,
     product_id: ProductId,
-    /// The last row that was told.
+    /// The id of the last row that was emitted.
     after: i64,
     commits: watch::Receiver<()>,
 }
 
-/// What a follower is told.
+/// An item of the feed.
 #[derive(Debug)]
 pub(crate) enum FeedItem {
-    /// The next rows.
+    /// The next rows in order.
     Rows(Vec<AuditRow>),
-    /// That there was nothing for a while.
+    /// Nothing was committed for [`KEEP_ALIVE_INTERVAL`].
     KeepAlive,
 }
 
 impl Fleet {
-    /// Follows the product's ledger after the row `after`, by default from now on.
+    /// Follows the product's audit log after the row `after`; by default from now on.
     pub(crate) async fn follow_audit_log(
         self: &Arc<Self>,
         product: &Product,
         after: Option<i64>,
     ) -> Result<AuditFeed, FleetError> {
         let product_id = product.product_id;
-        // Before the end is read: what is committed from then on is heard of.
+        // Subscribed before the end of the log is read, so that no later commit is missed.
         let news = self.registry.subscribe(product_id);
         let end = self.registry.last_audit_id(product_id).await?;
         let after = after.unwrap_or(end);
@@ -58,13 +58,13 @@ impl Fleet {
 }
 
 impl AuditFeed {
-    /// What comes next; none once the orchestrator stops.
+    /// The next item; `None` once the orchestrator stops.
     pub(crate) async fn next(&mut self) -> Result<Option<FeedItem>, RegistryError> {
         loop {
             if self.fleet.stream_shutdown.is_cancelled() {
                 return Ok(None);
             }
-            // Before the read: a commit after it is not missed.
+            // Marked before the read, so that a commit after it is not missed.
             self.commits.mark_unchanged();
             let rows =
                 self.fleet.registry.audit_rows_after(self.product_id, self.after, FEED_PAGE_SIZE).await?;
@@ -75,7 +75,7 @@ impl AuditFeed {
             tokio::select! {
                 biased;
                 () = self.fleet.stream_shutdown.cancelled() => return Ok(None),
-                // The registry, which tells, lives as long as the fleet.
+                // The registry, which holds the sender, lives as long as the fleet.
                 _ = self.commits.changed() => {}
                 () = self.fleet.clock.sleep(KEEP_ALIVE_INTERVAL) => return Ok(Some(FeedItem::KeepAlive)),
             }

@@ -1,15 +1,17 @@
-//! Log lines about keys that were refused, so that an operator sees who tries keys. Whoever tries many fills no log.
+//! Log lines about refused keys, which show an operator who is trying keys. They are limited, so that many
+//! attempts do not fill the log.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// A period begins with a refusal, and has one line for each address, of so many addresses at most.
+/// The length of a period, which begins with a refusal, and the number of client addresses that get a line of
+/// their own in it.
 const LOG_PERIOD: Duration = Duration::from_secs(10);
 const MAX_LOGGED_ADDRESSES: usize = 10;
 
-/// The refusals of the present period.
+/// The refusals of the current period.
 #[derive(Default)]
 pub(super) struct AuthFailureLog {
     period: Mutex<Period>,
@@ -17,23 +19,24 @@ pub(super) struct AuthFailureLog {
 
 #[derive(Default)]
 struct Period {
-    /// None before the first refusal.
+    /// When the current period began; `None` before the first refusal.
     started_at: Option<Duration>,
     addresses: BTreeSet<Option<IpAddr>>,
     suppressed: u64,
 }
 
-/// What is to be logged of a refusal.
+/// What to log about a refusal.
 #[derive(Debug, PartialEq, Eq)]
 struct LogDecision {
-    /// The refusal itself.
+    /// Whether the refusal itself is logged.
     log_this: bool,
-    /// How many had no line of their own in the period that it ends.
+    /// How many refusals of the period that this one ended were not logged.
     suppressed: u64,
 }
 
 impl AuthFailureLog {
-    /// Logs that the key in `header` was refused. The line stands in the request's span, which has its client's address.
+    /// Logs that the key in `header` was refused. The line is logged in the request's span, which names the
+    /// client's address.
     pub(super) fn log(&self, header: &'static str, client: Option<IpAddr>, now: Duration) {
         let lines = self.period.lock().unwrap_or_else(PoisonError::into_inner).record(client, now);
         if lines.suppressed > 0 {
@@ -73,7 +76,7 @@ mod tests {
         for _ in 0..1_000 {
             assert_eq!(at(4, 1), LogDecision { log_this: false, suppressed: 0 });
         }
-        // Who tries few is seen beside who tries many.
+        // A client with few attempts is logged next to one with many.
         assert_eq!(at(5, 2), LogDecision { log_this: true, suppressed: 0 });
         for last in 3..=10 {
             assert_eq!(at(6, last), LogDecision { log_this: true, suppressed: 0 });

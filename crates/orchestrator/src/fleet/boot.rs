@@ -1,8 +1,8 @@
-//! Bringing an engine up: launch it, and ask it how it is until it is well, dead or late.
+//! Boots an engine: launches it and polls its health until it is healthy, has exited, or the deadline has passed.
 //!
-//! What answers on the engine's port need not be the engine: something else on the host, another deployment's
-//! engine say, may have taken the port just before it. So a good answer counts only if whoever gave it shows
-//! that it has the engine's key.
+//! The process that answers on the engine's port need not be the engine: another program on the host, such as
+//! another deployment's engine, may have taken the port first. A healthy answer therefore counts only if it proves
+//! possession of the engine's key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,32 +18,32 @@ use crate::backend::{BackendError, Instance, InstanceExit, LaunchSpec, ProbeErro
 use crate::keys::{KeyError, Purpose};
 use crate::registry::{ClaimRefused, EngineRow, RegistryError};
 
-/// Where authorization servers send people back to.
+/// The variable with the base URL to which authorization servers redirect users.
 const OAUTH_REDIRECT_BASE_URL_VAR: &str = "OAUTH_REDIRECT_BASE_URL";
-/// The key under which an engine seals its own credentials.
+/// The variable with the key under which an engine encrypts its own credentials.
 const ENCRYPTION_KEY_VAR: &str = "AD_ENCRYPTION_KEY";
 
-/// The shortest and the longest pause between two questions.
+/// The shortest and the longest pause between two health checks of a boot.
 const POLL_INTERVAL_RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-/// How long one question waits for its answer.
+/// The timeout of one health check.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How many of the log's last lines the ledger keeps of a boot that failed and of an engine that ended.
+/// How many of the log's last lines the audit log keeps of a failed boot or an exited engine.
 pub(super) const FAILURE_LOG_LINES: usize = 20;
 
-/// How many ports are tried that turn out to be taken.
+/// How many ports are tried when ports turn out to be taken.
 const MAX_PORT_ATTEMPTS: usize = 16;
 
-/// What a boot waits for.
+/// The subsystems that a boot waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Readiness {
-    /// Every subsystem.
+    /// Every subsystem must be healthy.
     AllSubsystems,
-    /// The brain alone, so that a provider's outage never fails an engine that was well before.
+    /// Only the brain must be healthy, so that a provider's outage never fails an engine that was healthy before.
     BrainOnly,
 }
 
-/// An engine that came up.
+/// An engine that booted.
 #[derive(Debug)]
 pub(super) struct Booted {
     pub(super) instance: Instance,
@@ -51,33 +51,33 @@ pub(super) struct Booted {
     pub(super) took_ms: i64,
 }
 
-/// An engine that did not come up.
+/// A boot that failed.
 #[derive(Debug)]
 pub(super) struct BootFailure {
     pub(super) cause: BootFailureCause,
-    /// The last lines of its log.
+    /// The last lines of the engine's log.
     pub(super) log: Vec<String>,
 }
 
-/// Why an engine did not come up.
+/// Why a boot failed.
 #[derive(Clone, Debug)]
 pub(super) enum BootFailureCause {
-    /// The backend did not launch it.
+    /// The backend did not launch the engine.
     Backend(BackendError),
-    /// It ended.
+    /// The engine exited.
     Exited(Option<String>),
-    /// It was not well in time; last it said this.
+    /// The engine was not healthy in time; this is the result of its last check.
     TimedOut(String),
-    /// Its keys do not open.
+    /// The engine's keys cannot be decrypted.
     Keys(KeyError),
-    /// Port after port was taken by something that is no engine.
+    /// Every port that was tried is in use by something that is not an engine.
     NoFreePort,
     /// Another port could not be leased.
     Registry(Arc<RegistryError>),
 }
 
 impl BootFailureCause {
-    /// Whether it says something about the host, and nothing about the engine.
+    /// Whether the cause lies with the host and says nothing about the engine.
     pub(super) const fn is_host_failure(&self) -> bool {
         match self {
             Self::Backend(error) => error.is_host_problem(),
@@ -86,7 +86,7 @@ impl BootFailureCause {
         }
     }
 
-    /// The cause as the ledger has it.
+    /// The cause as the audit log names it.
     pub(super) const fn audit_cause(&self) -> &'static str {
         match self {
             Self::Backend(_) | Self::Keys(_) | Self::NoFreePort | Self::Registry(_) => "backend",
@@ -97,7 +97,7 @@ impl BootFailureCause {
 }
 
 impl BootFailure {
-    /// In words.
+    /// A message for people.
     pub(super) fn message(&self) -> String {
         match &self.cause {
             BootFailureCause::Backend(error) => error.to_string(),
@@ -113,7 +113,7 @@ impl BootFailure {
         }
     }
 
-    /// As its callers are answered.
+    /// The error that callers get.
     pub(super) fn to_fleet_error(&self) -> FleetError {
         match &self.cause {
             BootFailureCause::TimedOut(last) => FleetError::BootTimeout(last.clone()),
@@ -127,8 +127,8 @@ impl BootFailure {
 }
 
 impl Fleet {
-    /// Launches the engine of `row`, whose port is leased, and waits until it is as `wants` says. Where the port
-    /// turns out to be taken, `row` gets another.
+    /// Launches the engine of `row`, whose port is leased, and waits until it meets `wants`. If the port turns out
+    /// to be taken, `row` gets another one.
     pub(super) async fn boot(
         self: &Arc<Self>,
         row: &mut EngineRow,
@@ -137,7 +137,7 @@ impl Fleet {
         match self.launch_and_wait(row, wants).await {
             Ok(booted) => Ok(booted),
             Err(why) => {
-                // Best effort: a backend that fails here as well has said so already.
+                // Best effort: a backend that fails here too has already reported its failure.
                 let log = self.backend.log_tail(row.engine_id, FAILURE_LOG_LINES).await.unwrap_or_default();
                 Err(BootFailure { cause: why, log })
             }
@@ -150,7 +150,7 @@ impl Fleet {
         wants: Readiness,
     ) -> Result<Booted, BootFailureCause> {
         let begun = self.clock.monotonic();
-        // Before the launch: an engine may end before its launch has returned.
+        // Subscribed before the launch: an engine may exit before its launch has returned.
         let exits = self.exits.subscribe();
         let key = self.engine_key(row).map_err(BootFailureCause::Keys)?;
         let instance = self.launch(row).await?;
@@ -167,7 +167,7 @@ impl Fleet {
         Ok(Booted { instance, health_at: self.now(), took_ms })
     }
 
-    /// Launches the engine of `row`, on another port than it has where that one is taken.
+    /// Launches the engine of `row`, on another port if its own is taken.
     async fn launch(&self, row: &mut EngineRow) -> Result<Instance, BootFailureCause> {
         for _ in 0..MAX_PORT_ATTEMPTS {
             let launch = LaunchSpec {
@@ -206,7 +206,7 @@ impl Fleet {
         Err(BootFailureCause::NoFreePort)
     }
 
-    /// The variables that this engine gets beside those of the container contract.
+    /// The environment variables of this engine beyond those of the container contract.
     fn engine_env(&self, row: &EngineRow) -> Result<Vec<(String, SecretString)>, KeyError> {
         let mut env = self.settings.engine_env.clone();
         if env.iter().all(|(name, _)| name != ENCRYPTION_KEY_VAR) {
@@ -221,7 +221,7 @@ impl Fleet {
         Ok(env)
     }
 
-    /// Asks until the engine of `key` answers as `wants` says. `last` holds what was wrong the last time.
+    /// Polls until the engine that holds `key` meets `wants`. `last` holds what was wrong in the last poll.
     async fn wait_until_ready(&self, port: u16, key: &EngineKey, wants: Readiness, last: &mut String) {
         let begun = self.clock.monotonic();
         loop {
@@ -235,13 +235,15 @@ impl Fleet {
                 Ok(()) => return,
                 Err(unwell) => *last = unwell,
             }
-            // An eighth of what it has taken so far: a quick boot is noticed at once, a slow one not pestered.
+            // An eighth of the time so far: a quick boot is noticed at once, and a slow one is not polled too
+            // often.
             let waited = self.clock.monotonic().saturating_sub(begun);
             self.clock.sleep((waited / 8).clamp(POLL_INTERVAL_RANGE.0, POLL_INTERVAL_RANGE.1)).await;
         }
     }
 
-    /// Asks once; if it is not as `wants` says, or not the engine of `key`, tells what is wrong.
+    /// Polls once. Fails with what is wrong if the answer does not meet `wants` or is not from the engine that
+    /// holds `key`.
     async fn check_readiness(&self, port: u16, key: &EngineKey, wants: Readiness) -> Result<(), String> {
         let said = |unwell: ProbeError| unwell.to_string();
         let examined = self.probe.check_health(port, key.hash()).await.map_err(said)?;
@@ -250,7 +252,7 @@ impl Fleet {
     }
 }
 
-/// Waits for the end of `instance`.
+/// Waits for the exit of `instance`.
 async fn wait_for_exit(
     mut exits: broadcast::Receiver<InstanceExit>,
     engine_id: EngineId,
@@ -259,14 +261,14 @@ async fn wait_for_exit(
     loop {
         match exits.recv().await {
             Ok(exit) if exit.engine_id == engine_id && exit.instance == *instance => return exit.reason,
-            // One that was missed among thousands is still late in the end.
+            // If its exit was lost in the lag, the boot still ends at its deadline.
             Ok(_) | Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => std::future::pending().await,
         }
     }
 }
 
-/// Whether `health` is what a boot waits for; if not, which subsystem is unwell, and why.
+/// Checks `health` against `wants`; fails with the unhealthy subsystem and the reason.
 pub(super) fn check_health(health: &EngineHealth, wants: Readiness) -> Result<(), String> {
     let subsystems = &health.subsystems;
     let all = [

@@ -1,9 +1,10 @@
-//! How many engines boot at once, and whose.
+//! Limits how many engines boot at once, and shares the permits among products.
 //!
-//! A host takes so many launches at a time; more would only wait inside the backend, against its deadline. Boots that
-//! hang keep their permits for a long time, so no product gets all of them: whoever asks is given at most half of the
-//! permits that others leave: the boots of four products may hang, and a fifth still finds a permit. Those that
-//! somebody waits for go first, and among them those of the product that holds the fewest.
+//! A host handles a limited number of launches at a time; more would only wait inside the backend, against their
+//! deadlines. Boots that hang hold their permits for a long time, so no product gets all of them: a product is
+//! granted at most half of the permits that others do not hold. The boots of four products may hang, and a fifth
+//! still finds a permit. Boots that a caller waits for go first, and among them those of the product that holds
+//! the fewest permits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,22 +14,22 @@ use tokio::sync::oneshot;
 
 use crate::fault_injection::{self, Mutation};
 
-/// Boots under way at once. A Docker daemon creates one container after the other, each in up to a second: as many as
-/// it can within a launch's deadline.
+/// Boots under way at once. A Docker daemon creates containers one after the other, each in up to a second: this
+/// is as many as it can create within a launch's deadline.
 const MAX_CONCURRENT_BOOTS: usize = 16;
 
-/// Restarts among them, of all products.
+/// How many of these may be restarts, across all products.
 const MAX_CONCURRENT_RESTARTS: usize = 8;
 
-/// Who asks for a boot.
+/// The kind of boot for which a permit is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BootRequest {
-    /// Somebody who waits for it: a provision, a start or a wake.
+    /// A boot that a caller waits for: a provision, a start or a wake.
     OnDemand,
-    /// The supervisor, after the engine has failed.
+    /// A restart by the supervisor after a failure.
     Restart {
         engine_id: EngineId,
-        /// Whether somebody waits for it.
+        /// Whether a caller waits for it.
         urgent: bool,
     },
 }
@@ -43,7 +44,7 @@ impl BootRequest {
     }
 }
 
-/// Hands out permits to boot.
+/// Grants permits to boot.
 pub(super) struct BootLimiter {
     state: Arc<Mutex<State>>,
 }
@@ -54,7 +55,7 @@ struct State {
     waiters: Vec<Waiter>,
 }
 
-/// Permits of one kind, and how many of them each product holds.
+/// The permits of one kind, and how many of them each product holds.
 struct PermitPool {
     free: usize,
     held: HashMap<ProductId, usize>,
@@ -66,11 +67,11 @@ struct Waiter {
     grant: oneshot::Sender<Permit>,
 }
 
-/// Permission to boot one engine, given back when it is dropped.
+/// A permit to boot one engine, returned when it is dropped.
 pub(super) struct Permit {
     product_id: ProductId,
     restart: bool,
-    /// None once it is given back.
+    /// `None` once it is returned.
     state: Option<Arc<Mutex<State>>>,
 }
 
@@ -83,7 +84,7 @@ impl PermitPool {
         self.held.get(&product_id).copied().unwrap_or_default()
     }
 
-    /// Whether one more permit leaves the product with at most half of what others do not hold.
+    /// Whether the product would then hold at most half of the permits that others do not hold.
     fn can_grant(&self, product_id: ProductId) -> bool {
         let held = self.held_by(product_id);
         let share = self.free.saturating_add(held).div_ceil(2);
@@ -118,12 +119,12 @@ impl State {
         }
     }
 
-    /// Takes the next one out of the queue that may begin.
+    /// Removes the next waiter from the queue that may be granted a permit.
     fn pop_grantable(&mut self) -> Option<Waiter> {
         let can_grant = |(_, waiting): &(usize, &Waiter)| {
             self.can_grant(waiting.product_id, waiting.request.is_restart())
         };
-        // Of equals the first has waited longest.
+        // Among equals, the first has waited longest.
         let rank = |(_, waiting): &(usize, &Waiter)| {
             (!waiting.request.is_urgent(), self.boots.held_by(waiting.product_id))
         };
@@ -137,7 +138,7 @@ impl BootLimiter {
         Self::with_limits(MAX_CONCURRENT_BOOTS, MAX_CONCURRENT_RESTARTS)
     }
 
-    /// A gate that holds up nobody.
+    /// A limiter that never blocks.
     pub(super) fn unlimited() -> Self {
         Self::with_limits(usize::MAX, usize::MAX)
     }
@@ -155,19 +156,19 @@ impl BootLimiter {
         grant_permits(&self.state);
         match opened.await {
             Ok(permit) => permit,
-            // A sender is dropped only with the gate itself.
+            // The sender is dropped only with the limiter itself.
             Err(_) => std::future::pending().await,
         }
     }
 
-    /// How many permits are held, and how many are waited for.
+    /// The numbers of permits held and of waiters.
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
         let state = lock(&self.state);
         (state.boots.held.values().sum(), state.waiters.len())
     }
 
-    /// Somebody waits for the restart of `engine_id` from now on.
+    /// Marks the queued restart of `engine_id` as urgent, because a caller now waits for it.
     pub(super) fn prioritize(&self, engine_id: EngineId) {
         for waiting in &mut lock(&self.state).waiters {
             if let BootRequest::Restart { engine_id: waiting_for, urgent } = &mut waiting.request {
@@ -177,7 +178,7 @@ impl BootLimiter {
     }
 }
 
-/// Hands out permits as long as there is one for somebody.
+/// Grants permits as long as a waiter is eligible for one.
 fn grant_permits(state: &Arc<Mutex<State>>) {
     loop {
         let (next, permit) = {
@@ -188,7 +189,8 @@ fn grant_permits(state: &Arc<Mutex<State>>) {
             let permit = Permit { product_id: next.product_id, restart, state: Some(Arc::clone(state)) };
             (next, permit)
         };
-        // From one that has given up it comes back, and is for the next; not by its drop, which would begin anew here.
+        // The permit of a waiter that has gone is returned and goes to the next one; not by its drop, which would
+        // re-enter this function.
         if let Err(mut refused) = next.grant.send(permit) {
             refused.release();
         }
@@ -234,7 +236,7 @@ mod tests {
         BootRequest::Restart { engine_id, urgent: false }
     }
 
-    /// As many permits for the product as there are at once.
+    /// Acquires all permits that the product can hold at once.
     fn acquire_all(gate: &BootLimiter, product_id: ProductId, boot: BootRequest) -> Vec<Permit> {
         std::iter::from_fn(|| gate.acquire(product_id, boot).now_or_never()).collect()
     }
@@ -249,7 +251,7 @@ mod tests {
             held.push(permits);
         }
         held.clear();
-        // Of restarts likewise, and those leave room for what somebody waits for.
+        // The same holds for restarts, which leave room for the boots that callers wait for.
         let product_id = ProductId::new();
         let restarts = acquire_all(&gate, product_id, restart(EngineId::new()));
         assert_eq!(restarts.len(), 4);
@@ -273,7 +275,7 @@ mod tests {
         drop(gone);
         gate.prioritize(engines[1]);
         drop(held);
-        // It came before the one that was requested, and somebody waits for both.
+        // It was queued before the one that was prioritized, and callers wait for both.
         let held = waiting[1].as_mut().await;
         drop(held);
         let held = requested.await;
@@ -285,7 +287,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever comes, goes or gives up: no more permits than there are, and nobody waits for one that is to be had.
+        /// Whatever the order of arrivals, completions and cancellations, the number of permits is constant, and
+        /// nobody waits while a permit is available.
         #[test]
         fn no_permit_is_lost_or_made(actions in proptest::collection::vec((0_usize..3, 0_usize..4, any::<bool>()), 1..200)) {
             let gate = BootLimiter::with_limits(5, 3);

@@ -1,4 +1,4 @@
-//! Delete: takes over whatever is under way, ends the engine at once, and removes all that is its own.
+//! Delete: preempts the operation under way, kills the engine, and removes everything that belongs to it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ impl Fleet {
         flight: &Arc<Operation>,
         seen: EngineRow,
     ) -> Outcome {
-        // Out of reach from the beginning: nothing has changed.
+        // If the backend is unreachable, the call fails before anything has changed.
         self.backend.ping().await?;
         let Ok(row) = self.registry.claim(&seen, &self.new_claim(Change::Destroy), None).await? else {
             return Err(OperationError::Stale);
@@ -26,7 +26,8 @@ impl Fleet {
         self.finish_destroy(&row, "requested").await
     }
 
-    /// Ends and removes an engine that is `destroying`. On failure the row stays so, to be finished later.
+    /// Kills and removes an engine that is `destroying`. On failure the row keeps that state and is finished
+    /// later.
     pub(super) async fn finish_destroy(&self, row: &EngineRow, reason: &'static str) -> Outcome {
         if !fault_injection::active(Mutation::CommitBeforeAct) {
             self.backend.remove_with_data(row.target()).await?;

@@ -1,4 +1,4 @@
-//! Engines that end by themselves: noticed as the backend reports them.
+//! Handles engines that exit by themselves, as the backend reports them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use super::operation::OperationError;
 use crate::backend::InstanceExit;
 use crate::registry::RegistryError;
 
-/// An engine that has ended is `failed` once it has stayed so for this long.
+/// An engine that has exited becomes `failed` once it has been down for this long.
 pub(super) const EXIT_CONFIRM_DELAY: Duration = Duration::from_secs(1);
 
 impl Fleet {
-    /// Takes note of exits until `shutdown`.
+    /// Handles exits until `shutdown`.
     pub(crate) async fn watch_exits(self: Arc<Self>, shutdown: CancellationToken) {
         let mut exits = self.backend.exits();
         let tasks = TaskTracker::new();
         while let Some(Some(exit)) = shutdown.run_until_cancelled(exits.next()).await {
             tracing::info!(engine.id = %exit.engine_id, how = exit.reason, "An engine has ended.");
-            // Boots wait for these; without any there is nobody to tell.
+            // Boots subscribe to these; without a boot there is no receiver.
             let _ = self.exits.send(exit.clone());
             let fleet = Arc::clone(&self);
             let shutdown = shutdown.clone();
@@ -36,7 +36,7 @@ impl Fleet {
     async fn after_exit(self: Arc<Self>, exit: InstanceExit) {
         self.clock.sleep(EXIT_CONFIRM_DELAY).await;
         if let Err(error) = self.record_exit(&exit).await {
-            // The next comparison finds it dead.
+            // The next reconciliation finds it dead.
             let error: &dyn std::error::Error = &error;
             tracing::error!(engine.id = %exit.engine_id, error, "An engine's end could not be recorded yet.");
         }
@@ -48,7 +48,7 @@ impl Fleet {
             if row.claim.is_some()
                 && let Some(flight) = self.operations.get(&row.owner)
             {
-                // Whoever changes it may be the cause, or not know of it yet.
+                // The operation may have caused the exit, or may not have noticed it yet.
                 let _ = flight.outcome().await;
                 continue;
             }
@@ -56,7 +56,7 @@ impl Fleet {
                 return Ok(());
             }
             return match row.claim {
-                // Left behind by a stop or a sleep of an earlier orchestrator: it is finished, not failed.
+                // Left behind by a stop or sleep of an earlier orchestrator: it is completed, not failed.
                 Some(_) => match self.repair(&row).await {
                     Err(OperationError::Failed(error)) => {
                         tracing::warn!(engine.id = %row.engine_id, %error, "An engine could not be put in order yet.");
@@ -64,7 +64,7 @@ impl Fleet {
                     }
                     Ok(_) | Err(OperationError::Stale | OperationError::Preempted) => Ok(()),
                 },
-                // It was begun anew behind our back, as by a person at the daemon.
+                // It was restarted outside the orchestrator, for example by a person at the daemon.
                 None if self.backend.is_running(&exit.instance).await.unwrap_or(false) => Ok(()),
                 None => {
                     self.record_failure(&row, &unexpected_exit_message(exit.reason.as_deref()), "exit").await
@@ -74,7 +74,7 @@ impl Fleet {
     }
 }
 
-/// Why an engine that was found to have ended has failed.
+/// The failure message of an engine that was found to have exited.
 pub(super) fn unexpected_exit_message(how: Option<&str>) -> String {
     match how {
         Some(how) => format!("the engine ended by itself ({how})"),

@@ -1,4 +1,4 @@
-//! Why an engine is as it is, and what happens to it next.
+//! Explains why an engine is in its state and what happens to it next.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::{Fleet, FleetError};
 use crate::backend::{self, BackendError};
 use crate::registry::{EngineRow, Product};
 
-/// Moments that lie closer are the same.
+/// Times that differ by less are shown as the same.
 const SAME_TIME_TOLERANCE_MS: u64 = 100;
 
-/// How long an engine may take to say what it does: an explanation is wanted now.
+/// The timeout for an engine's activity report; short, because the caller waits for the explanation.
 const ACTIVITY_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Fleet {
@@ -46,8 +46,8 @@ impl Fleet {
         })
     }
 
-    /// The caps that the engine is held to; where it is held to none, or does not run, those that the product's
-    /// policy sets; none if it sets none.
+    /// The resource limits that the instance runs under; if it has none or does not run, those of the product's
+    /// policy; `None` if the policy sets none.
     async fn effective_limits(&self, row: &EngineRow) -> Option<Caps> {
         let runs = row.status == EngineStatus::Running;
         let held = if runs { self.backend.resource_limits(row.engine_id).await.ok().flatten() } else { None };
@@ -58,9 +58,9 @@ impl Fleet {
         (memory_mb.is_some() || cpus.is_some() || pids.is_some()).then_some(caps)
     }
 
-    /// Why the engine cannot be launched, if its data is not there: in a sentence.
+    /// Why the engine cannot be launched, as a sentence, if its data is missing.
     async fn missing_data_reason(&self, row: &EngineRow) -> Option<String> {
-        // Before its first boot is over, and while it is removed, its folder may be missing.
+        // During its first boot and while it is removed, its folder may legitimately be missing.
         row.settled_status()?;
         match self.backend.check_engine_data(row.engine_id).await {
             Err(BackendError::DataUnavailable(why)) => Some(format!("It cannot be launched: {why}")),
@@ -78,13 +78,13 @@ impl Fleet {
             (EngineStatus::Failed, _, Some(restart)) => {
                 let at = if let RestartState::Due(at) = restart { at } else { self.now_mono_millis() };
                 let at = self.wall_time(at);
-                // What was written down, unless it was put off or the wall clock was set: two clocks read one
+                // The stored time, unless the restart was postponed or the wall clock was set: two clocks read one
                 // after the other never agree to the millisecond.
                 let near =
                     |written: &Timestamp| written.unix_ms().abs_diff(at.unix_ms()) < SAME_TIME_TOLERANCE_MS;
                 NextAction { action: Action::Restart, at: Some(row.restart_at.filter(near).unwrap_or(at)) }
             }
-            // The supervisor is just about to hear of it.
+            // The supervisor is about to be notified of it.
             (EngineStatus::Failed, _, None) if row.restart_at.is_some() => {
                 NextAction { action: Action::Restart, at: row.restart_at }
             }
@@ -92,13 +92,13 @@ impl Fleet {
         }
     }
 
-    /// The wall time of a moment, now if it has passed.
+    /// The wall-clock time of `at`; now, if it has passed.
     fn wall_time(&self, at: MonoMillis) -> Timestamp {
         let wait = at.saturating_sub(self.now_mono_millis()).max(0);
         Timestamp::from_unix_ms(self.now().unix_ms().saturating_add(wait))
     }
 
-    /// Why a running engine does not sleep, in sentences; none if it does not run.
+    /// Why a running engine does not sleep, as sentences; `None` if it does not run.
     async fn awake_reasons(&self, row: &EngineRow) -> Option<Vec<String>> {
         if row.status != EngineStatus::Running {
             return None;

@@ -1,7 +1,7 @@
-//! Rotate: a running engine changes to another key, and no instant of a crash leaves its key in doubt.
+//! Key rotation: replaces the key of a running engine so that a crash at any point leaves no doubt about its key.
 //!
-//! The new key is stored as pending before the engine hears of it. Whatever happens then, the engine itself can be
-//! asked which of the two keys it takes.
+//! The new key is stored as pending before it is sent to the engine. Whatever happens afterwards, the engine
+//! itself can be asked which of the two keys it accepts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,28 +19,28 @@ use crate::fault_injection::{self, Mutation};
 use crate::keys::Purpose;
 use crate::registry::{Claim, EngineRow, Event, NextState, PendingKey};
 
-/// How long an engine may take to answer about its key.
+/// The timeout of a command about the engine's key.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long after a rotation that was given up its command may still reach the engine.
+/// How long after an abandoned rotation its command may still reach the engine.
 const LATE_COMMAND_WINDOW: Duration = Duration::from_mins(10);
 
-/// How a rotation has ended that nobody saw confirmed.
+/// The outcome of a rotation that was not confirmed.
 pub(super) enum RotationOutcome {
-    /// The new key holds.
+    /// The new key is valid.
     New(Box<EngineRow>),
-    /// The old one does.
+    /// The old key is valid.
     Old,
-    /// The engine has failed, and is launched again with the old one.
+    /// The engine has failed, and is launched again with the old key.
     Failed,
 }
 
-/// Which of two keys an engine takes.
+/// Which of two keys an engine accepts.
 enum AcceptedKey {
     Pending,
     Current,
     Neither,
-    /// It does not answer.
+    /// The engine does not answer.
     Unknown(String),
 }
 
@@ -50,7 +50,7 @@ fn backend_error(message: &str) -> OperationError {
 
 impl Fleet {
     pub(super) async fn rotate_key(self: &Arc<Self>, flight: &Arc<Operation>, seen: EngineRow) -> Outcome {
-        // Without its data the engine may be another orchestrator's.
+        // Without its data directory, the engine may belong to another orchestrator.
         self.backend.check_data().await?;
         let key = EngineKey::generate().map_err(FleetError::internal)?;
         let owner = seen.engine_id.to_string();
@@ -82,8 +82,8 @@ impl Fleet {
         }
     }
 
-    /// Ends a rotation whose swap nobody saw confirmed, by what the engine takes. If it does not answer, the
-    /// row keeps its claim and its pending key.
+    /// Settles a rotation whose swap was not confirmed, by the key that the engine accepts. If it does not answer,
+    /// the row keeps its claim and its pending key.
     pub(super) async fn settle_rotation(
         &self,
         row: &EngineRow,
@@ -170,7 +170,8 @@ impl Fleet {
         answer
     }
 
-    /// An engine refused a call that carried the registry's key: the checks ask it for the key from now on.
+    /// Records that an engine refused a call with the registry's key: health checks ask it for the key from now
+    /// on.
     pub(crate) fn mark_key_refused(&self, engine_id: EngineId) {
         self.supervision.set_key_state(engine_id, KeyState::Refused);
     }

@@ -1,4 +1,4 @@
-//! Start and wake: an engine at rest runs again.
+//! Start and wake: launches an idle engine again.
 
 use std::sync::Arc;
 
@@ -49,15 +49,15 @@ impl Fleet {
         }
     }
 
-    /// The image of an engine's next launch: its own if it is pinned to it, else the deployment's, as long as
-    /// that is compatible and its product's policy allows it. Where there is no other image than the deployment's, an
-    /// engine that stayed with its own could never be launched again: all follow, across major versions too.
+    /// The image of an engine's next launch: its own if it is pinned, else the deployment's, provided that it is
+    /// compatible and the product's policy allows it. If the backend has no image other than the deployment's, an
+    /// engine that kept its own could never be launched again, so all engines follow, across major versions too.
     pub(super) fn launch_image<'a>(&'a self, row: &'a EngineRow) -> &'a EngineImage {
         let follows = self.follows_default_image(row.owner.product_id, &row.engine_version, row.pinned);
         if follows { &self.settings.engine_image } else { &row.engine_version }
     }
 
-    /// Whether the next launch of an engine that is on `image` is from the deployment's.
+    /// Whether the next launch of an engine on `image` uses the deployment's image.
     pub(super) fn follows_default_image(
         &self,
         product_id: ProductId,
@@ -70,8 +70,8 @@ impl Fleet {
         self.backend.has_single_image() || (default.major() == image.major() && may())
     }
 
-    /// Boots the engine of `row` from `image`. Across a major version, where the brain's format may be another one, its
-    /// brain is copied before, and put back if it does not come up.
+    /// Boots the engine of `row` from `image`. Across a major version, whose brain format may differ, its brain is
+    /// copied first, and restored if the engine does not become healthy.
     pub(super) async fn boot_with_image(
         self: &Arc<Self>,
         row: &mut EngineRow,
@@ -98,8 +98,8 @@ impl Fleet {
         booted
     }
 
-    /// Ends what is left of a launch that failed. The engine is `failed` then, unless the backend could not be
-    /// reached or had no room: that says nothing about it, and it stays as it was.
+    /// Cleans up after a failed launch. The engine becomes `failed`, unless the backend was unreachable or had no
+    /// capacity: that says nothing about the engine, which then keeps its state.
     async fn handle_launch_failure(
         &self,
         seen: &EngineRow,
@@ -108,17 +108,17 @@ impl Fleet {
     ) -> OperationError {
         tracing::warn!(engine.id = %row.engine_id, reason = failure.message(), "An engine did not come up.");
         if let Err(error) = self.backend.kill(row.target()).await {
-            // The row keeps its claim until this is made good.
+            // The row keeps its claim until this is repaired.
             tracing::warn!(engine.id = %row.engine_id, %error, "An engine that failed could not be ended yet.");
             return failure.to_fleet_error().into();
         }
-        // As the registry has it: the image of a launch that failed is not what the engine runs.
+        // As in the registry: the image of a failed launch is not the one that the engine runs.
         let row = EngineRow { engine_version: seen.engine_version.clone(), ..row.clone() };
         let (next, entry) = match row.status {
-            // A start that a person asked for began the count of restarts anew.
+            // A start that a product requested resets the restart count.
             EngineStatus::Failed => (self.failed_state(row.restarts), None),
             _ if failure.cause.is_host_failure() => (NextState::Unchanged, None),
-            // Only moves into `failed` are crashes.
+            // Only transitions into `failed` are crashes.
             _ => {
                 let mut entry = self.crash_entry(&row, &failure.message(), failure.cause.audit_cause());
                 if let Value::Object(detail) = &mut entry.detail {

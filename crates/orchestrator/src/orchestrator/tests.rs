@@ -123,7 +123,7 @@ async fn one_that_another_has_taken_over_from_ends_and_says_so() {
     let running = Orchestrator::run(config, Arc::new(SystemClock::new()), listener, CancellationToken::new());
     let taking_over = async {
         let pool = database.pool().await;
-        // Once it has begun.
+        // Waits until it has started.
         let raise = "UPDATE meta SET value = '99' WHERE name = 'epoch' AND EXISTS \
                      (SELECT 1 FROM meta WHERE name = 'deployment_id')";
         while !sqlx::query(raise).execute(&pool).await.is_ok_and(|raised| raised.rows_affected() > 0) {

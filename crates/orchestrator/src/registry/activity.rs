@@ -1,7 +1,7 @@
 //! What the supervisor knows of its engines, kept so that the next orchestrator knows it too.
 //!
 //! These columns tell nothing about an engine's state: they are written in batches of their own, without the
-//! ledger, and a moment later than they came to be.
+//! audit log, and a moment later than they came to be.
 
 use std::collections::HashMap;
 
@@ -127,7 +127,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Every product's policy as far as it can be read, with the last number of its ledger.
+    /// Every product's policy as far as it can be read, with the last number of its audit log.
     pub(crate) async fn policies(&self) -> Result<Vec<(ProductId, i64, Policy)>, RegistryError> {
         let query = sqlx::query("SELECT product_id, policy, audit_seq FROM products");
         let rows = with_deadline(query.fetch_all(&self.reads)).await?;

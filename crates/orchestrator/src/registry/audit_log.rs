@@ -1,4 +1,4 @@
-//! The ledger: every change and its audit row in one transaction, chained by hashes.
+//! The audit log: every change and its audit row in one transaction, chained by hashes.
 
 use std::sync::Arc;
 
@@ -18,15 +18,15 @@ use super::{Registry, RegistryError, RegistryLock};
 pub(crate) struct AuditEntry {
     pub(crate) at: Timestamp,
     pub(crate) event: Event,
-    /// The engine it is about, and its user.
+    /// The engine concerned, and its user.
     pub(crate) engine: Option<(EngineId, UserId)>,
     pub(crate) duration_ms: Option<i64>,
-    /// An object.
+    /// A JSON object.
     pub(crate) detail: Value,
 }
 
 impl AuditEntry {
-    /// The hash of the row that this entry becomes as the `id`-th of `product_id`, after a row hashed `before`.
+    /// Returns the hash of this entry as row `id` of `product_id`, following a row with the hash `before`.
     pub(crate) fn hash(&self, product_id: ProductId, id: i64, before: &str) -> String {
         let engine = self.engine.as_ref();
         let engine_id = engine.map(|(engine_id, _)| engine_id.to_string());
@@ -44,31 +44,32 @@ impl AuditEntry {
     }
 }
 
-/// A transaction on one product: its engines and its ledger. Dropped, it changes nothing.
+/// A transaction on one product: its engines and its audit log. Dropping it rolls it back.
 pub(super) struct ProductTx {
     transaction: Transaction<'static, Any>,
     product_id: ProductId,
-    /// The id of the row last written.
+    /// The id of the row written last.
     last_id: i64,
-    /// How many rows are still to be written.
+    /// The number of rows still to be written.
     rows_left: i64,
     last_hash: String,
-    /// The product's policy as it is stored: in force until the transaction ends.
+    /// The product's stored policy, which stays in force until the transaction ends.
     policy: String,
-    /// Rows written that count towards the product's lifetime figures.
+    /// The number of written rows that count towards the product's lifetime metrics.
     provisions: i64,
     destroys: i64,
-    /// Where those are who wait for rows.
+    /// Notifies those who wait for rows.
     notifier: Arc<Notifier>,
-    /// Behind the transaction, which ends first.
+    /// Declared after the transaction, which is dropped first.
     _product_lock: OwnedMutexGuard<()>,
 }
 
-/// Takes a product's row, and with it the right to change what is the product's until the transaction ends.
+/// Locks a product's row, and with it everything of the product until the transaction ends.
 const LOCK_PRODUCT: &str = "UPDATE products SET audit_seq = audit_seq + $1 WHERE product_id = $2 \
                     RETURNING audit_seq, audit_hash, policy";
 
-/// The same, as long as the registry is ours: whoever takes it over waits for those who have looked.
+/// The same under the condition that our epoch is in force: a new leader waits for the transactions that checked
+/// it.
 const LOCK_PRODUCT_FENCED: &str = "WITH held AS (SELECT 1 FROM meta WHERE name = 'epoch' AND value = $3 FOR SHARE) \
                            UPDATE products SET audit_seq = audit_seq + $1 \
                            WHERE product_id = $2 AND EXISTS (SELECT 1 FROM held) \
@@ -81,7 +82,7 @@ impl Registry {
         product_id: ProductId,
         rows: i64,
     ) -> Result<ProductTx, RegistryError> {
-        // Waited for no longer than for a statement.
+        // Waits no longer than for a statement.
         let turn = with_deadline(async { Ok(self.product_locks.lock(product_id).await) }).await?;
         let mut transaction = with_deadline(self.writes.begin()).await?;
         let take = match &self.lock {
@@ -114,17 +115,17 @@ impl Registry {
 }
 
 impl ProductTx {
-    /// The product's policy as it is stored.
+    /// The product's stored policy.
     pub(super) fn policy(&self) -> &str {
         &self.policy
     }
 
-    /// Where further statements of the transaction run.
+    /// The connection for further statements of the transaction.
     pub(super) fn connection(&mut self) -> &mut AnyConnection {
         &mut self.transaction
     }
 
-    /// Writes the next audit row.
+    /// Appends the next audit row.
     pub(super) async fn append(&mut self, entry: &AuditEntry) -> Result<(), RegistryError> {
         self.last_id += 1;
         self.rows_left -= 1;
@@ -134,7 +135,7 @@ impl ProductTx {
         insert_entry(&mut self.transaction, self.product_id, self.last_id, entry, &self.last_hash).await
     }
 
-    /// Commits what was written, audit rows and all, and tells those who wait for rows.
+    /// Commits the changes and their audit rows, and notifies those who wait for rows.
     pub(super) async fn commit(mut self) -> Result<(), RegistryError> {
         if self.rows_left != 0 {
             return Err(RegistryError::AuditIncomplete);
@@ -152,8 +153,8 @@ impl ProductTx {
         )
         .await?;
         with_deadline(self.transaction.commit()).await?;
-        // Right behind the commit, with nothing awaited between: a change dropped half-way was not committed, or
-        // is told.
+        // Directly after the commit, with no await between: a change whose future is dropped half-way was either
+        // not committed or is announced.
         self.notifier.notify(self.product_id);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The ledger, read: pages of it backwards, and what comes after a row.
+//! Queries on the audit log: pages in descending order, and the rows after a given one.
 
 use contract::audit::AuditRow;
 use contract::{ProductId, Timestamp, UserId};
@@ -11,7 +11,7 @@ use super::access::with_deadline;
 use super::audit_log::Event;
 use super::{Registry, RegistryError};
 
-/// Which rows a page has: the newest first.
+/// The rows of a page, newest first.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditFilter {
     /// Only rows older than this one.
@@ -21,7 +21,7 @@ pub(crate) struct AuditFilter {
     pub(crate) limit: i64,
 }
 
-/// A query for rows of the ledger: their columns, in the order in which [`parse_row`] takes them.
+/// A query for audit rows, with the columns in the order in which [`parse_row`] expects them.
 macro_rules! select_rows {
     ($rest:literal) => {
         concat!(
@@ -36,8 +36,8 @@ pub(super) const NEWEST_OF_EVENT: &str =
     select_rows!("WHERE product_id = $1 AND id < $2 AND event = $4 ORDER BY id DESC LIMIT $3");
 pub(super) const NEWEST_OF_USER: &str =
     select_rows!("WHERE product_id = $1 AND id < $2 AND user_id = $4 ORDER BY id DESC LIMIT $3");
-/// A user has few rows, an event may have most of all: the concatenation keeps the planner from the event's
-/// index.
+/// A user has few rows, whereas an event may have most of all: the concatenation keeps the planner from using the
+/// event's index.
 pub(super) const NEWEST_OF_USER_AND_EVENT: &str = select_rows!(
     "WHERE product_id = $1 AND id < $2 AND user_id = $4 AND event || '' = $5 ORDER BY id DESC LIMIT $3"
 );
@@ -45,7 +45,7 @@ pub(super) const ROWS_AFTER: &str = select_rows!("WHERE product_id = $1 AND id >
 pub(super) const LAST_ROW_ID: &str = "SELECT audit_seq FROM products WHERE product_id = $1";
 
 impl Registry {
-    /// A page of a product's rows, newest first.
+    /// Returns a page of a product's rows, newest first.
     pub(crate) async fn audit_page(
         &self,
         product_id: ProductId,
@@ -70,7 +70,7 @@ impl Registry {
         with_deadline(query.fetch_all(&self.reads)).await?.iter().map(parse_row).collect()
     }
 
-    /// At most `limit` of a product's rows after the row `after`, oldest first.
+    /// Returns at most `limit` of a product's rows after the row `after`, oldest first.
     pub(crate) async fn audit_rows_after(
         &self,
         product_id: ProductId,
@@ -81,7 +81,7 @@ impl Registry {
         with_deadline(query.fetch_all(&self.reads)).await?.iter().map(parse_row).collect()
     }
 
-    /// The id of a product's last row.
+    /// Returns the id of a product's last row.
     pub(crate) async fn last_audit_id(&self, product_id: ProductId) -> Result<i64, RegistryError> {
         let row =
             with_deadline(sqlx::query(LAST_ROW_ID).bind(product_id.to_string()).fetch_optional(&self.reads))
@@ -89,12 +89,12 @@ impl Registry {
         Ok(row.ok_or(RegistryError::ProductGone)?.try_get(0)?)
     }
 
-    /// Tells those who wait for a product's rows to look, though no commit was confirmed.
+    /// Wakes those who wait for a product's rows, although no commit was confirmed.
     pub(crate) fn notify_followers(&self, product_id: ProductId) {
         self.notifier.notify(product_id);
     }
 
-    /// Word of every commit of a product's rows from now on.
+    /// Subscribes to the commits of a product's rows from now on.
     pub(crate) fn subscribe(&self, product_id: ProductId) -> watch::Receiver<()> {
         self.notifier.subscribe(product_id)
     }

@@ -336,7 +336,7 @@ impl Registry {
     }
 
     /// Ends the change on `row`, if it is still as `row` has it: the next state and, where the change is one
-    /// for the ledger, its audit row. Returns the row as it is then, if there is one.
+    /// for the audit log, its audit row. Returns the row as it is then, if there is one.
     pub(crate) async fn settle(
         &self,
         row: &EngineRow,

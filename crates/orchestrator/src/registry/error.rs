@@ -32,7 +32,7 @@ pub(crate) enum RegistryError {
     /// The product's row is gone.
     #[error("the registry has no row for a product it had")]
     ProductGone,
-    /// A ledger transaction announced another number of rows than it wrote.
+    /// A audit log transaction announced another number of rows than it wrote.
     #[error("a ledger transaction ended with rows unwritten")]
     AuditIncomplete,
     /// The claim under which a change was made is no longer in force.

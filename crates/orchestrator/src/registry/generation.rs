@@ -1,11 +1,12 @@
-//! A registry that knows less than what runs: restored from a backup, or its server lost its last commits.
+//! Handles a registry that is behind the running engines: it was restored from a backup, or its server lost its
+//! last commits.
 
 use super::access::with_deadline;
 use super::row::EngineRow;
 use super::{Registry, RegistryError};
 
 impl Registry {
-    /// Raises the row's generation to `generation`, if the row is still as `seen`: changes that follow are later than
+    /// Raises the row's generation to `generation` if the row is still as `seen`, so that later changes supersede
     /// what was launched for that generation.
     pub(crate) async fn raise_generation(
         &self,

@@ -1,12 +1,12 @@
-//! How the ledger's rows are chained: each is hashed together with the hash of the product's row before it, so
-//! that a row cannot be changed, dropped or moved without breaking all that follow.
+//! The hash chain of the audit log: each row is hashed together with the hash of the product's previous row, so
+//! that no row can be changed, dropped or moved without breaking all that follow.
 
 use sha2::{Digest as _, Sha256};
 
 /// The hash before a product's first row.
 pub(super) const GENESIS_HASH: &str = "";
 
-/// A row of the ledger as its columns hold it, without its hash.
+/// An audit row as its columns hold it, without its hash.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChainedRow<'a> {
     pub(super) product_id: &'a str,
@@ -20,7 +20,7 @@ pub(super) struct ChainedRow<'a> {
 }
 
 impl ChainedRow<'_> {
-    /// The row's hash, after a row hashed `before`.
+    /// Returns the row's hash, given the hash `before` of the previous row.
     pub(super) fn hash(&self, before: &str) -> String {
         let (id, at) = (self.id.to_string(), self.at.to_string());
         let duration_ms = self.duration_ms.map(|duration| duration.to_string());
@@ -38,7 +38,8 @@ impl ChainedRow<'_> {
         ];
         let mut hasher = Sha256::new();
         for field in fields {
-            // Each field with its length, and null unlike every length: no two rows read alike.
+            // Each field is prefixed with its length, and null differs from every length: no two rows have the
+            // same encoding.
             match field {
                 Some(text) => {
                     hasher.update((text.len() as u64).to_be_bytes());

@@ -1,9 +1,9 @@
-//! The hot read: one engine by its seat. An admit is one such read.
+//! The hot read: one engine by its owner. An admit is one such read.
 //!
-//! On SQLite it is made on a connection that is called inline. Through a pool, whose connections live on threads
-//! of their own, it costs several switches between threads, many times the read itself; here it costs some
-//! microseconds, short enough to hold up nobody. There are as many connections as threads that read, so that none
-//! waits for another, which would cost such a switch again.
+//! On SQLite it runs inline on a connection of its own. A pool keeps its connections on separate threads, so that
+//! a read costs several thread switches, many times the read itself; inline it takes some microseconds, too
+//! little to delay anything. There are as many connections as reading threads, so that none waits for another,
+//! which would again cost a switch.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -18,7 +18,7 @@ use super::row::{ColumnSource, EngineRow, select_engines};
 use super::{EngineOwner, RegistryError};
 use crate::fleet::lifecycle::Change;
 
-/// Where the hot read is made.
+/// The connections of the hot read.
 pub(super) enum HotReadPool {
     Sqlite(SqliteReadPool),
     Postgres(Box<PostgresReadPool>),
@@ -29,7 +29,7 @@ const SELECT_ADMIT_VIEW: &str = "SELECT engine_id, status, claim_kind, sealed_ke
 const SELECT_ENGINE: &str = select_engines!("WHERE product_id = $1 AND user_id = $2");
 
 impl HotReadPool {
-    /// The engine at `seat`.
+    /// Returns the engine at `seat`.
     pub(super) async fn engine(&self, seat: &EngineOwner) -> Result<Option<EngineRow>, RegistryError> {
         match self {
             Self::Sqlite(reads) => reads.read(SELECT_ENGINE, seat, |row| EngineRow::read(row)),
@@ -37,7 +37,7 @@ impl HotReadPool {
         }
     }
 
-    /// The same as far as most admits need it.
+    /// Returns the part of it that most admits need.
     pub(super) async fn admit_view(&self, seat: &EngineOwner) -> Result<Option<AdmitView>, RegistryError> {
         match self {
             Self::Sqlite(reads) => reads.read(SELECT_ADMIT_VIEW, seat, |row| AdmitView::read(row)),
@@ -45,7 +45,7 @@ impl HotReadPool {
         }
     }
 
-    /// Reads no more.
+    /// Refuses further reads.
     pub(super) fn close(&self) {
         match self {
             Self::Sqlite(reads) => reads.close(),
@@ -53,31 +53,31 @@ impl HotReadPool {
         }
     }
 
-    /// Whether nothing is being read.
+    /// Whether no read is running.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         match self {
-            // Called inline: whoever asks does not read meanwhile.
+            // Reads run inline: the caller cannot be reading now.
             Self::Sqlite(_) => true,
             Self::Postgres(reads) => reads.is_idle(),
         }
     }
 }
 
-/// Connections to a SQLite file, as many as threads that read.
+/// Connections to a SQLite file, as many as reading threads.
 pub(super) struct SqliteReadPool {
     connections: Vec<Mutex<Slot>>,
 }
 
-/// None once it is closed.
+/// `None` once it is closed.
 type Slot = Option<Connection>;
 
-/// An engine as far as most admits need it: they are the many, and each column read is a cost.
+/// The part of an engine's row that most admits need: admits are frequent, and each column read has a cost.
 #[derive(Debug)]
 pub(crate) struct AdmitView {
     pub(crate) engine_id: EngineId,
     pub(crate) status: EngineStatus,
-    /// The change under way.
+    /// The operation under way.
     pub(crate) claim: Option<Change>,
     pub(crate) sealed_key: String,
     pub(crate) engine_version: EngineImage,
@@ -87,7 +87,7 @@ pub(crate) struct AdmitView {
 }
 
 impl SqliteReadPool {
-    /// Opens the database at `path`, which is there and up to date.
+    /// Opens the database at `path`, which must exist and be up to date.
     pub(super) fn open(path: &Path) -> Result<Self, rusqlite::Error> {
         Self::with_connections(path, thread::available_parallelism().map_or(1, usize::from))
     }
@@ -112,7 +112,7 @@ impl SqliteReadPool {
         query.query_row(at, |row| Ok(read(row))).optional()?.transpose()
     }
 
-    /// A connection that nobody uses, or the first one once it is free.
+    /// Returns an unused connection, or the first one once it is free.
     fn acquire(&self) -> Option<MutexGuard<'_, Slot>> {
         let free = self.connections.iter().find_map(|slot| match slot.try_lock() {
             Ok(slot) => Some(slot),
@@ -167,7 +167,7 @@ mod tests {
         let other = reads.acquire().unwrap();
         assert!(!std::ptr::eq(&raw const *one, &raw const *other));
         drop(one);
-        // The one that is free again, not the one that is held.
+        // This gets the connection that is free again, not the one that is held.
         let one = reads.acquire().unwrap();
         assert!(one.is_some() && other.is_some());
     }

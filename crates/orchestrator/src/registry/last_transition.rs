@@ -1,4 +1,4 @@
-//! The last move of one engine, as the ledger has it.
+//! The last state transition of one engine, read from the audit log.
 
 use contract::Timestamp;
 use contract::orchestrator::{EngineStatus, Transition};
@@ -10,13 +10,14 @@ use super::access::with_deadline;
 use super::row::EngineRow;
 use super::{Registry, RegistryError};
 
-/// So many rows are looked through for a move: more than there are attempts to restart in one failure, by far.
+/// The number of rows searched for a transition: far more than one failure has restart attempts.
 const MAX_ROWS_SCANNED: i64 = 100;
 
 impl Registry {
-    /// The last move of the engine of `row`; none before its first.
+    /// Returns the last transition of the engine of `row`; `None` before its first.
     pub(crate) async fn last_transition(&self, row: &EngineRow) -> Result<Option<Transition>, RegistryError> {
-        // By the user's rows, newest first: only those of their present engine count, and not all are moves.
+        // Reads the user's rows, newest first: only those of the user's present engine count, and not all are
+        // transitions.
         let found = with_deadline(
             sqlx::query(
                 "SELECT at, event, detail FROM audit_log \
@@ -31,7 +32,7 @@ impl Registry {
         )
         .await?;
         let transitions = found.iter().map(parse_transition).collect::<Result<Vec<_>, _>>()?;
-        // An attempt to restart that failed is no move.
+        // A failed restart attempt is no transition.
         Ok(transitions.into_iter().find(|transition| transition.from != transition.to))
     }
 }

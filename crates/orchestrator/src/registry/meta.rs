@@ -11,7 +11,7 @@ use crate::config::DatabaseUrl;
 
 /// The name of the deployment's id in the table.
 pub(crate) const DEPLOYMENT_ID: &str = "deployment_id";
-/// The name of the sealed canary in the table.
+/// The name of the sealed key check value in the table.
 pub(crate) const KEY_CHECK: &str = "canary";
 /// The name of the host on which the engines run, in the table.
 pub(crate) const HOST: &str = "host";

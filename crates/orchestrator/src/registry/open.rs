@@ -21,8 +21,8 @@ use crate::config::DatabaseUrl;
 use crate::fault_injection::{self, Mutation};
 use crate::keyed_locks::KeyedLocks;
 
-/// The steps that lead from an empty database to the present schema. The n-th leads to version n. Each is one for
-/// all databases, and what only one of them knows.
+/// The migrations from an empty database to the current schema. The n-th leads to version n. Each has a part for
+/// all databases and parts for a single kind.
 const MIGRATIONS: [Migration; 2] = [
     Migration {
         shared: include_str!("../../migrations/0001_registry.sql"),
@@ -38,7 +38,7 @@ struct Migration {
     postgres: &'static str,
 }
 
-/// Which database it is.
+/// The kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DatabaseKind {
     Sqlite,
@@ -46,7 +46,7 @@ pub(super) enum DatabaseKind {
 }
 
 impl DatabaseKind {
-    /// Counts the tables called `meta`.
+    /// Returns the query that counts the tables called `meta`.
     const fn count_meta_sql(self) -> &'static str {
         match self {
             Self::Sqlite => "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name = 'meta'",
@@ -56,7 +56,7 @@ impl DatabaseKind {
         }
     }
 
-    /// Names a table that an empty registry does not have.
+    /// Returns the query that names a table which an empty registry does not have.
     const fn find_foreign_sql(self) -> &'static str {
         match self {
             Self::Sqlite => {
@@ -71,7 +71,7 @@ impl DatabaseKind {
     }
 }
 
-/// What a registry stands on, once it is open.
+/// The connections and the lock of an opened registry.
 pub(super) struct OpenedRegistry {
     pub(super) writes: AnyPool,
     pub(super) reads: AnyPool,
@@ -88,7 +88,7 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why the registry could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenRegistryError {
-    /// Another process has it.
+    /// Another process holds it.
     #[error("{0} holds it")]
     Held(LockHolder),
     /// Its folder or lock file cannot be used.
@@ -99,22 +99,22 @@ pub(crate) enum OpenRegistryError {
     SchemaTooNew {
         /// The version found.
         found: i64,
-        /// The last version that this binary knows.
+        /// The latest version that this binary supports.
         known: i64,
     },
-    /// It holds something else.
+    /// It contains foreign tables.
     #[error("it holds a table `{table}` that is not the registry's")]
     ForeignTables {
         /// One of its tables.
         table: String,
     },
-    /// The server is there, and does not let us have it.
+    /// The server is reachable and denies access.
     #[error("its server refuses: {reason}")]
     Refused {
-        /// What the server said.
+        /// The server's message.
         reason: String,
     },
-    /// The server is out of reach.
+    /// The server is unreachable.
     #[error("its server cannot be reached")]
     Unreachable(#[source] sqlx::Error),
     /// The file is no database, or a damaged one.
@@ -123,7 +123,7 @@ pub(crate) enum OpenRegistryError {
     /// The connection for point reads could not be opened.
     #[error("the database cannot be read")]
     HotReadPool(#[source] rusqlite::Error),
-    /// Anything else that the database said.
+    /// Any other error of the database.
     #[error("the database failed")]
     Database(#[source] sqlx::Error),
 }
@@ -144,7 +144,8 @@ impl From<sqlx::Error> for OpenRegistryError {
         }
         let said = error.as_database_error();
         let code = said.and_then(DatabaseError::code).unwrap_or_default();
-        // Codes of PostgreSQL are as long as none of SQLite's. It says what it lacks, such as the database itself.
+        // PostgreSQL's codes have five characters, unlike any of SQLite's. Its message says what is wrong, such
+        // as a missing database.
         if let Some(said) = said.filter(|_| code.len() == 5) {
             return Self::Refused { reason: said.message().to_owned() };
         }
@@ -183,14 +184,14 @@ async fn open_sqlite(database: &Path, now: Timestamp) -> Result<OpenedRegistry, 
     }
     let mut lock = database.as_os_str().to_owned();
     lock.push(".lock");
-    // It waits for a second where another holds it, and a standby asks again and again.
+    // This waits for a second if another process holds the lock, and a standby retries.
     let taken = tokio::task::spawn_blocking(move || FileLock::acquire(Path::new(&lock), now)).await;
     let lock = taken.map_err(|error| OpenRegistryError::Folder(io::Error::other(error)))??;
     create_private(&database).map_err(OpenRegistryError::Folder)?;
     let options: AnyConnectOptions = sqlite_url(&database, "rw").parse()?;
-    // Before any pool: a pool tries again and again what can never succeed, and forgets why it failed.
+    // Done before any pool exists: a pool retries what can never succeed, and loses the cause.
     let mut connection = options.connect().await?;
-    // Before anything is set up: it may be somebody else's file.
+    // Done before anything is set up: the file may belong to something else.
     reject_foreign(&mut connection, DatabaseKind::Sqlite).await?;
     configure_connection(&mut connection, false).await?;
     let found = init_meta(&mut connection).await?;
@@ -205,8 +206,8 @@ async fn open_sqlite(database: &Path, now: Timestamp) -> Result<OpenedRegistry, 
     })
 }
 
-/// Creates the file if it is missing, for this user alone: SQLite would let everyone read it, and gives the
-/// files that it keeps beside it the same mode.
+/// Creates the file if it is missing, accessible to this user alone: SQLite would make it readable to everyone,
+/// and gives the files that it keeps beside it the same mode.
 fn create_private(database: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(database) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -214,13 +215,13 @@ fn create_private(database: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes the drivers known, once.
+/// Installs the database drivers, once.
 pub(super) fn install_drivers() {
     static DRIVERS: Once = Once::new();
     DRIVERS.call_once(install_default_drivers);
 }
 
-/// The URL of a SQLite file, opened in `mode`, with everything escaped that has a meaning in a URL.
+/// Returns the URL of a SQLite file, opened in `mode`, with every character escaped that has a meaning in a URL.
 pub(super) fn sqlite_url(database: &Path, mode: &str) -> String {
     let mut url = "sqlite://".to_owned();
     for byte in database.as_os_str().as_encoded_bytes() {
@@ -252,7 +253,7 @@ async fn connect_pool(
 }
 
 async fn configure_connection(connection: &mut AnyConnection, read_only: bool) -> Result<(), sqlx::Error> {
-    // FULL: an acknowledged change outlives a power cut.
+    // FULL: an acknowledged change survives a power failure.
     let settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000; \
                     PRAGMA foreign_keys = ON;";
     sqlx::raw_sql(settings).execute(&mut *connection).await?;
@@ -262,7 +263,7 @@ async fn configure_connection(connection: &mut AnyConnection, read_only: bool) -
     Ok(())
 }
 
-/// Refuses a database that is not empty and no registry.
+/// Rejects a database that is neither empty nor a registry.
 pub(super) async fn reject_foreign(
     connection: &mut AnyConnection,
     database: DatabaseKind,
@@ -275,8 +276,8 @@ pub(super) async fn reject_foreign(
     table.map_or(Ok(()), |table| Err(OpenRegistryError::ForeignTables { table }))
 }
 
-/// The version of the schema, which must be one that this binary knows; 0 if there is none yet. Afterwards there is
-/// the table of facts.
+/// Returns the version of the schema, which this binary must support; 0 if there is none yet. Creates the `meta`
+/// table if it is missing.
 pub(super) async fn init_meta(connection: &mut AnyConnection) -> Result<i64, OpenRegistryError> {
     sqlx::raw_sql("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
         .execute(&mut *connection)
@@ -284,7 +285,7 @@ pub(super) async fn init_meta(connection: &mut AnyConnection) -> Result<i64, Ope
     supported_schema_version(connection).await
 }
 
-/// The version of the schema of a database with the table of facts, which must be one that this binary knows.
+/// Returns the schema version of a database that has a `meta` table. This binary must support it.
 pub(super) async fn supported_schema_version(
     connection: &mut AnyConnection,
 ) -> Result<i64, OpenRegistryError> {
@@ -293,7 +294,7 @@ pub(super) async fn supported_schema_version(
     if found > known { Err(OpenRegistryError::SchemaTooNew { found, known }) } else { Ok(found) }
 }
 
-/// Takes the steps that are missing after version `found`, each with its version number in one transaction.
+/// Applies the migrations after version `found`, each with its version number in one transaction.
 pub(super) async fn migrate(
     connection: &mut AnyConnection,
     database: DatabaseKind,
@@ -323,7 +324,7 @@ pub(super) async fn migrate(
     Ok(())
 }
 
-/// Whether the database has a schema that this version knows.
+/// Whether the database has a schema that this version supports.
 pub(super) async fn is_supported_schema(
     connection: &mut AnyConnection,
     database: DatabaseKind,
@@ -344,6 +345,6 @@ async fn schema_version(connection: &mut AnyConnection) -> Result<i64, sqlx::Err
     let row = sqlx::query("SELECT value FROM meta WHERE name = 'schema_version'")
         .fetch_optional(connection)
         .await?;
-    // A version that is no number was written by something that is not an older version of this binary.
+    // A version that is not a number was written by something other than an older version of this binary.
     row.map_or(Ok(0), |row| row.try_get::<String, _>(0).map(|text| text.parse().unwrap_or(i64::MAX)))
 }

@@ -1,7 +1,7 @@
 //! Leases of host ports: one engine per port, whatever its state.
 //!
-//! An engine keeps its port while it rests, so that its address stays the same, until no other is free. So
-//! the range bounds the engines that run, not the users.
+//! A stopped engine keeps its port, and thus its address, until no other port is free. So the range limits the
+//! number of running engines, not of users.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -15,24 +15,24 @@ use super::{Registry, RegistryError};
 use crate::config::PortRange;
 use crate::fault_injection::{self, Mutation};
 
-/// Which ports may be leased.
+/// Allocates the ports that may be leased.
 pub(crate) struct PortAllocator {
     range: PortRange,
-    /// Where the next search begins: behind the port leased last, so that one just given up is not at once
-    /// another user's.
+    /// Where the next search begins: after the port leased last, so that a port just given up does not go to
+    /// another user at once.
     next: AtomicU16,
-    /// Whether nothing else on the host holds the port.
+    /// Whether no other program on the host holds the port.
     is_free: Box<dyn Fn(u16) -> bool + Send + Sync>,
 }
 
 impl PortAllocator {
-    /// Ports of `range` for which `is_free`.
+    /// Creates an allocator of the ports of `range` for which `is_free` holds.
     pub(crate) fn new(range: PortRange, is_free: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
         Self { range, next: AtomicU16::new(range.min()), is_free: Box::new(is_free) }
     }
 
-    /// Leases a port: `last` if that can be had, else a free one, else one of an engine at rest. None if
-    /// there is none.
+    /// Leases a port: `last` if it is available, else a free one, else that of a stopped engine. Returns `None`
+    /// if there is none.
     pub(super) async fn lease(
         &self,
         connection: &mut AnyConnection,
@@ -59,7 +59,7 @@ impl PortAllocator {
         self.reclaim(connection).await
     }
 
-    /// The first port of `from..=to` that no engine has and nothing else holds.
+    /// Returns the first port of `from..=to` that is not leased and that no other program holds.
     async fn find_free(
         &self,
         connection: &mut AnyConnection,
@@ -78,8 +78,7 @@ impl PortAllocator {
         Ok(None)
     }
 
-    /// Takes the port of an engine at rest, whose address becomes unknown: of the one that ran last the
-    /// longest ago.
+    /// Takes the port of a stopped engine, whose address becomes unknown: the one that has been stopped longest.
     async fn reclaim(&self, connection: &mut AnyConnection) -> Result<Option<u16>, RegistryError> {
         let shares = fault_injection::active(Mutation::SharePorts);
         let first = if shares { EngineStatus::Running } else { EngineStatus::Stopped };
@@ -103,7 +102,7 @@ impl PortAllocator {
             if !shares && !(self.is_free)(port) {
                 continue;
             }
-            // Another product's engine may be started just now: it keeps its port then.
+            // Another product's engine may be starting at this moment: it keeps its port then.
             let taken = with_deadline(
                 sqlx::query(
                     "UPDATE engines SET port = NULL WHERE engine_id = $1 AND port = $2 AND claim_kind IS NULL \
@@ -125,7 +124,7 @@ impl PortAllocator {
 }
 
 impl Registry {
-    /// Leases another port for the engine of `row`, which is claimed: something that is no engine has its own.
+    /// Leases another port for the engine of `row`, which is claimed, because another program holds its own.
     pub(crate) async fn lease_another_port(
         &self,
         row: &EngineRow,
@@ -133,7 +132,7 @@ impl Registry {
     ) -> Result<Result<u16, ClaimRefused>, RegistryError> {
         let mut ledger = self.begin_product_tx(row.owner.product_id, 0).await?;
         self.lock_multi_engine(ledger.connection()).await?;
-        // Its own port is leased as long as it is, and cannot be had again.
+        // Its own port stays leased during the search, and so cannot be chosen again.
         let Some(port) = ports.lease(ledger.connection(), None).await? else {
             return Ok(Err(ClaimRefused::NoPort));
         };
@@ -150,8 +149,8 @@ impl Registry {
     }
 }
 
-/// The first port of `from..=to` that no engine has: `from` itself, or the first behind a leased one. One
-/// walk along the index, however many are leased.
+/// Returns the first port of `from..=to` that no engine has: `from` itself, or the first after a leased one. It
+/// takes one index scan, however many ports are leased.
 async fn first_unleased(
     connection: &mut AnyConnection,
     from: u16,

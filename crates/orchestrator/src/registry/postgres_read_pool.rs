@@ -1,7 +1,7 @@
-//! The hot read on PostgreSQL: connections that do nothing else, each with its statements prepared.
+//! The hot read on PostgreSQL: dedicated connections, each with its statements prepared.
 //!
-//! A pool asks each connection that is given back whether it is still there, which costs as much as the read. Here
-//! a connection that has answered is good, and one that has not is dropped.
+//! A generic pool tests each returned connection, which costs as much as the read. Here a connection that has
+//! answered is considered good, and one that has not is dropped.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,16 +13,16 @@ use tokio::sync::Semaphore;
 use super::access::is_unreachable;
 use super::{EngineOwner, RegistryError};
 
-/// More would only queue inside the server.
+/// More connections would only queue inside the server.
 const MAX_CONNECTIONS: usize = 8;
 
-/// How long a read may wait for its turn: the server may be there, and busy.
+/// How long a read may wait for a connection: the server may be reachable, but busy.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it may take from then on, whatever has become of the server.
+/// How long the read itself may take, whatever the server's state.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// The pool of connections for the hot read.
 pub(super) struct PostgresReadPool {
     options: PgConnectOptions,
     idle: Mutex<Vec<PgConnection>>,
@@ -36,7 +36,7 @@ impl PostgresReadPool {
         Self { options, idle: Mutex::default(), permits: Semaphore::new(MAX_CONNECTIONS) }
     }
 
-    /// What `read` makes of the row that `query` finds at `seat`.
+    /// Applies `read` to the row that `query` finds at `seat`.
     pub(super) async fn read<T>(
         &self,
         query: &'static str,
@@ -68,20 +68,20 @@ impl PostgresReadPool {
                     self.idle().push(connection);
                     return Ok(row);
                 }
-                // The server ended it while nobody looked. A new one tells how things stand.
+                // The server closed it while it was unused. A new connection shows the server's state.
                 Err(error) if was_kept && is_unreachable(&error) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Reads no more.
+    /// Refuses further reads.
     pub(super) fn close(&self) {
         self.permits.close();
         self.idle().clear();
     }
 
-    /// Whether nothing is being read.
+    /// Whether no read is running.
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         self.permits.available_permits() == MAX_CONNECTIONS

@@ -45,7 +45,7 @@ impl Registry {
         product: &Product,
         entry: &AuditEntry,
     ) -> Result<bool, RegistryError> {
-        // The product's ledger begins with this row; there is no row of the product to take first.
+        // The product's audit log begins with this row; there is no row of the product to take first.
         let (id, hash) = (1, entry.hash(product.product_id, 1, GENESIS_HASH));
         let policy = policy_json(&product.policy)?;
         let mut transaction = self.begin().await?;

@@ -45,7 +45,7 @@ pub(super) const NEXT_ENGINES: &str = "SELECT engine_id, sealed_key, sealed_secr
     FROM engines WHERE engine_id > $1 ORDER BY engine_id LIMIT $2";
 
 impl Registry {
-    /// The canary; none if no orchestrator has used this registry yet.
+    /// The key check value; none if no orchestrator has used this registry yet.
     pub(crate) async fn key_check(&self) -> Result<Option<String>, RegistryError> {
         let query = sqlx::query("SELECT value FROM meta WHERE name = $1").bind(KEY_CHECK);
         Ok(with_deadline(query.fetch_optional(&self.reads)).await?.map(|row| row.try_get(0)).transpose()?)

@@ -1,4 +1,4 @@
-//! The registry by itself: the ledger's chain, compare-and-swap, quota and ports under concurrency.
+//! The registry by itself: the audit log's chain, compare-and-swap, quota and ports under concurrency.
 
 mod metrics;
 mod plans;

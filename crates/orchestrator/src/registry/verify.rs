@@ -1,7 +1,7 @@
-//! The ledger, proved: every product's rows are there, in order and unchanged, down to the last.
+//! Verifies the audit log: every product's rows are present, in order and unchanged, down to the last.
 //!
-//! It reads a snapshot of its own, without the registry's lock: it may run beside an orchestrator. Rows are read
-//! one by one, so a ledger of any length takes the same memory.
+//! It reads a snapshot of its own, without the registry's lock, and so may run beside an orchestrator. Rows are
+//! read one by one: a log of any length takes the same memory.
 
 use std::collections::HashSet;
 
@@ -19,61 +19,61 @@ use super::open::{
 use super::postgres;
 use crate::config::DatabaseUrl;
 
-/// One product's ledger, checked.
+/// The result for one product's audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedProduct {
     /// The product's id.
     pub product_id: String,
-    /// How many rows its ledger has; or the first of them that is not as it was written.
+    /// The number of rows in its audit log, or the first break.
     pub rows: Result<i64, ChainBreak>,
 }
 
-/// Where a ledger is not as it was written, and why.
+/// Where an audit log was altered, and how.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainBreak {
-    /// An id is left out or stands out of order.
+    /// An id is missing or out of order.
     #[error("row {id} is missing: row {found} stands in its place")]
     Missing {
-        /// The id that should come.
+        /// The expected id.
         id: i64,
-        /// The id that comes.
+        /// The id found instead.
         found: i64,
     },
-    /// A row's hash is not that of what it holds and of the row before.
+    /// A row's hash does not match its content and the row before.
     #[error("row {id} was changed, or the row before it was: its hash does not fit")]
     Changed {
         /// The row.
         id: i64,
     },
-    /// A row holds what no version has written.
+    /// A row contains something that no version writes.
     #[error("row {id} cannot be read")]
     Unreadable {
         /// The row.
         id: i64,
     },
-    /// The last rows are gone.
+    /// The last rows are missing.
     #[error("row {id} is missing, with all after it: the ledger had {had} rows")]
     Truncated {
         /// The first row that is missing.
         id: i64,
-        /// How many rows there were.
+        /// The number of rows that there were.
         had: i64,
     },
-    /// Rows stand behind the last.
+    /// There are rows after the last.
     #[error("row {id} was added: the ledger has {has} rows")]
     Added {
-        /// The first row too many.
+        /// The first surplus row.
         id: i64,
-        /// How many rows there should be.
+        /// The number of rows that there should be.
         has: i64,
     },
-    /// The last row is another than the product's own record says.
+    /// The last row's hash is not the one in the product's own record.
     #[error("row {id} is not the last row that was written: the product has another hash")]
     WrongLastHash {
         /// The last row.
         id: i64,
     },
-    /// There are rows of a product that is not there.
+    /// There are rows of a product that does not exist.
     #[error("row {id} belongs to a product that is gone")]
     NoProduct {
         /// Its first row.
@@ -81,19 +81,19 @@ pub enum ChainBreak {
     },
 }
 
-/// Why a ledger could not be checked.
+/// Why an audit log could not be verified.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
-    /// There is no such file, or it may not be read; or its server is out of reach.
+    /// The file is missing or may not be read, or the server is unreachable.
     #[error("the registry {database} cannot be read")]
     Unreadable {
         /// The registry.
         database: DatabaseUrl,
-        /// Why.
+        /// The underlying error.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// It is no registry, or one of a later version.
+    /// The database is not a registry, or one of a later version.
     #[error("{database} is not a registry that this version of roundhouse can check")]
     NotARegistry {
         /// The registry.
@@ -104,16 +104,16 @@ pub enum VerifyError {
     Database {
         /// The registry.
         database: DatabaseUrl,
-        /// What it said.
+        /// The error that it returned.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// Checks the ledgers of all products in `database`, and tells `report` of each.
+/// Verifies the audit logs of all products in `database`, and passes each result to `report`.
 pub async fn verify(database: &DatabaseUrl, report: impl FnMut(VerifiedProduct)) -> Result<(), VerifyError> {
     let unreadable = |source| VerifyError::Unreadable { database: database.clone(), source };
-    // SQLite does not say why it cannot open a file.
+    // SQLite does not report why it cannot open a file.
     if let DatabaseUrl::Sqlite(path) = database {
         std::fs::File::open(path).map_err(|error| unreadable(error.into()))?;
     }
@@ -127,18 +127,18 @@ pub async fn verify(database: &DatabaseUrl, report: impl FnMut(VerifiedProduct))
     }
 }
 
-/// What a registry says of the data that should be there.
+/// The registry's record of the data that should exist.
 #[derive(Debug)]
 pub(crate) struct Inventory {
-    /// None before the first start of an orchestrator is over.
+    /// `None` until an orchestrator has started for the first time.
     pub(crate) deployment_id: Option<String>,
-    /// The ids of all engines, destroyed ones left out.
+    /// The ids of all engines except deleted ones.
     pub(crate) engines: HashSet<String>,
-    /// Those of engines that have been running: each has data.
+    /// The ids of engines that have been running, each of which has data.
     pub(crate) settled: HashSet<String>,
 }
 
-/// The inventory of `database`, read beside whoever holds it; none if it is no registry.
+/// Returns the inventory of `database`, read without its lock; `None` if it is not a registry.
 pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory>, OpenRegistryError> {
     let (mut connection, database) = connect_read_only(database).await?;
     if !is_supported_schema(&mut connection, database).await? {
@@ -159,7 +159,7 @@ pub(crate) async fn inventory(database: &DatabaseUrl) -> Result<Option<Inventory
     Ok(Some(inventory))
 }
 
-/// A connection that can only read.
+/// Opens a read-only connection.
 async fn connect_read_only(
     database: &DatabaseUrl,
 ) -> Result<(AnyConnection, DatabaseKind), OpenRegistryError> {
@@ -182,7 +182,7 @@ async fn connect_read_only(
     }
 }
 
-/// Whether `database` is a registry that this version can open, or empty. It looks beside whoever holds it.
+/// Checks that `database` is empty or a registry that this version can open, without taking its lock.
 pub(crate) async fn check_usable(database: &DatabaseUrl) -> Result<(), OpenRegistryError> {
     let (mut connection, kind) = connect_read_only(database).await?;
     reject_foreign(&mut connection, kind).await?;
@@ -201,7 +201,7 @@ pub(crate) async fn registry_exists(database: &DatabaseUrl) -> Result<bool, Open
     Ok(has_meta_table(&mut connection, database).await?)
 }
 
-/// Whether it could be checked.
+/// Verifies all products; returns whether the database could be verified.
 async fn verify_products(
     database: &DatabaseUrl,
     mut report: impl FnMut(VerifiedProduct),
@@ -210,7 +210,7 @@ async fn verify_products(
     if !is_supported_schema(&mut connection, database).await? {
         return Ok(false);
     }
-    // One snapshot: what is written meanwhile is not seen.
+    // One snapshot: concurrent writes are not seen.
     let mut snapshot = connection.begin().await?;
     let mut last = String::new();
     while let Some(product_id) = next_product_id(&mut snapshot, &last).await? {
@@ -229,7 +229,7 @@ pub(super) const SELECT_AUDIT_ROWS: &str = "SELECT id, at, engine_id, user_id, e
     FROM audit_log WHERE product_id = $1 ORDER BY id";
 pub(super) const NEXT_AUDITED_PRODUCT: &str = "SELECT MIN(product_id) FROM audit_log WHERE product_id > $1";
 
-/// The product after `last` that is registered or has rows.
+/// Returns the product after `last` that is registered or has rows.
 async fn next_product_id(connection: &mut AnyConnection, last: &str) -> Result<Option<String>, sqlx::Error> {
     let mut found: Vec<String> = Vec::new();
     for statement in [NEXT_PRODUCT, NEXT_AUDITED_PRODUCT] {
@@ -239,7 +239,7 @@ async fn next_product_id(connection: &mut AnyConnection, last: &str) -> Result<O
     Ok(found.into_iter().min())
 }
 
-/// The number of a product's rows, or their first break.
+/// Returns the number of a product's rows, or their first break.
 async fn verify_product(
     connection: &mut AnyConnection,
     product_id: &str,
@@ -261,7 +261,7 @@ async fn verify_product(
         if id > has {
             return Ok(Err(ChainBreak::Added { id, has }));
         }
-        // A column of another type than was ever written.
+        // A column has a type that was never written.
         let Ok((expected, written)) = expected_and_stored_hash(&row, product_id, id, &hash) else {
             return Ok(Err(ChainBreak::Unreadable { id }));
         };
@@ -277,7 +277,7 @@ async fn verify_product(
     })
 }
 
-/// The hash that a row must have after one hashed `before`, and the one that it has.
+/// Returns the hash that a row must have after one with the hash `before`, and the hash that it has.
 fn expected_and_stored_hash(
     row: &AnyRow,
     product_id: &str,

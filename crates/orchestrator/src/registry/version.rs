@@ -1,4 +1,4 @@
-//! Which image an engine is launched from, changed while somebody moves it to another one.
+//! The image from which an engine is launched, and its change during a move to another version.
 
 use contract::{EngineId, EngineImage, ProductId, Slug};
 use sqlx::Row as _;
@@ -7,7 +7,7 @@ use super::access::with_deadline;
 use super::row::{EngineRow, select_engines};
 use super::{Registry, RegistryError};
 
-/// How many of a product's engines are on one image.
+/// The number of a product's engines on one image.
 #[derive(Clone, Debug)]
 pub(crate) struct VersionCount {
     pub(crate) product_id: ProductId,
@@ -18,7 +18,7 @@ pub(crate) struct VersionCount {
 }
 
 impl Registry {
-    /// Sets the image of an engine that is under the caller's claim, and whether it stays with it.
+    /// Sets the image of an engine that the caller has claimed, and whether the engine is pinned to it.
     pub(crate) async fn set_version(
         &self,
         row: &EngineRow,
@@ -40,7 +40,7 @@ impl Registry {
         ledger.commit().await
     }
 
-    /// How many engines of each product are on each image. Rows that cannot be read are left out.
+    /// Returns how many engines of each product are on each image. Rows that cannot be read are left out.
     pub(crate) async fn version_counts(&self) -> Result<Vec<VersionCount>, RegistryError> {
         let query = sqlx::query(
             "SELECT e.product_id, p.slug, e.engine_version, e.pinned, COUNT(*) FROM engines e \
@@ -63,8 +63,8 @@ impl Registry {
         Ok(counts)
     }
 
-    /// Engines on `image`, of one product or of all, behind `after` in the order of their ids. Rows that cannot be read
-    /// are set aside.
+    /// Returns the engines on `image`, of one product or of all, after `after` in the order of their ids.
+    /// Unreadable rows are skipped.
     pub(crate) async fn engines_on_image(
         &self,
         image: &EngineImage,

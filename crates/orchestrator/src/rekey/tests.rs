@@ -1,4 +1,4 @@
-//! Sealed anew: all, or nothing.
+//! Rekeying seals all secrets again, or none.
 
 use contract::{EngineId, EngineKey, ProductId, Timestamp};
 use service::clock::SystemClock;
@@ -15,11 +15,11 @@ fn vault(key: &str) -> Vault {
     Vault::new(&MasterKey::parse(key).unwrap()).unwrap()
 }
 
-/// A registry that was sealed under `OLD`, with engines; each third one amid a rotation.
+/// A registry that was sealed under `OLD`, with engines, every third of which is in a key rotation.
 struct Fixture {
     folder: tempfile::TempDir,
     database: TestDatabase,
-    /// Each engine with its secrets in the clear: key, secrets key, pending key.
+    /// Each engine with its plaintext secrets: key, secrets key, pending key.
     engines: Vec<(EngineId, [String; 3])>,
 }
 
@@ -77,7 +77,7 @@ impl Fixture {
         rekey(self.database.url(), old, new).await
     }
 
-    /// Asserts that every secret opens under `key`, and is what it was.
+    /// Asserts that every secret opens under `key` and is unchanged.
     async fn assert_sealed_under(&self, key: &str) {
         let (vault, pool) = (vault(key), self.pool().await);
         let key_check =
@@ -103,7 +103,7 @@ impl Fixture {
         pool.close().await;
     }
 
-    /// All secrets as they are sealed now.
+    /// Returns all secrets in their sealed form.
     async fn sealed(&self) -> Vec<String> {
         let pool = self.pool().await;
         let rows = sqlx::query(
@@ -129,20 +129,20 @@ async fn rekey(database: &DatabaseUrl, old: &str, new: &str) -> Result<RekeyOutc
 
 #[tokio::test]
 async fn every_secret_is_sealed_anew_and_stays_what_it_was() {
-    // More than are read at a time.
+    // More engines than are read at a time.
     let fixture = Fixture::new(1_007).await;
     fixture.assert_sealed_under(OLD).await;
     let old = fixture.sealed().await;
     assert_eq!(fixture.rekey(OLD, NEW).await.unwrap(), RekeyOutcome::Done { engines: 1_007, wiped: true });
     fixture.assert_sealed_under(NEW).await;
-    // Nothing that the old key opens is left in the file.
+    // Nothing that the old key opens remains in the file.
     if !on_postgres() {
         let bytes = std::fs::read(fixture.folder.path().join("registry.db")).unwrap();
         let text = String::from_utf8_lossy(&bytes);
         let left = old.iter().filter(|sealed| sealed.len() > 40 && text.contains(&sealed[..40])).count();
         assert_eq!(left, 0);
     }
-    // Again: it is done already, whatever the old key is said to be.
+    // A second run finds the work done, whatever old key is given.
     let done = fixture.sealed().await;
     for old in [OLD, NEW, OTHER] {
         assert_eq!(fixture.rekey(old, NEW).await.unwrap(), RekeyOutcome::AlreadyDone);

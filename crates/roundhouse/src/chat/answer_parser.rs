@@ -1,12 +1,11 @@
-//! What a line at the terminal means as an answer to what the agent asks.
+//! Interprets a line typed at the terminal as the answer to a request of the agent.
 
 use contract::engine::{GrantScope, HitlRespond};
 use contract::event::{HitlKind, HitlRequest};
 
-/// The answer that `line` is to `request`.
+/// Parses `line` as an answer to `request`.
 ///
-/// # Errors
-/// What to write instead, for the person.
+/// # Errors What to write instead, for the person.
 pub(super) fn parse_answer(request: &HitlRequest, line: &str) -> Result<HitlRespond, String> {
     let line = line.trim();
     let answered = match request.kind {
@@ -37,7 +36,7 @@ impl<'a> ParsedAnswer<'a> {
     }
 }
 
-/// Only a plain `yes` is leave: of `yes, but …` the agent might hear no more than the first word.
+/// Only a plain `yes` grants permission: of `yes, but …` the agent might receive no more than the first word.
 fn parse_permission(line: &str) -> Result<ParsedAnswer<'_>, String> {
     let end = line.find(|character: char| !character.is_alphanumeric()).unwrap_or(line.len());
     let (word, rest) = line.split_at(end);
@@ -57,12 +56,12 @@ fn parse_permission(line: &str) -> Result<ParsedAnswer<'_>, String> {
     }
 }
 
-/// The text of an option, its number, or an answer in one's own words.
+/// Accepts the text of an option, its number, or a free answer.
 fn parse_question<'a>(options: &'a [String], line: &'a str) -> Result<&'a str, String> {
     if line.is_empty() {
         return Err("Please answer the question.".into());
     }
-    // An option that is itself a number goes before the option with that number.
+    // An option whose text is a number takes precedence over the option at that number.
     if options.is_empty() || options.iter().any(|option| option == line) {
         return Ok(line);
     }

@@ -1,4 +1,4 @@
-//! Standard input, line by line: each line is the next message, or the answer to what the agent asks.
+//! Standard input, line by line: each line is the next message, or the answer to a request of the agent.
 
 use std::collections::VecDeque;
 use std::io::{self, BufRead, IsTerminal as _};
@@ -6,15 +6,15 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
-/// How many lines are read ahead: more than a person writes while a turn runs.
+/// How many lines are read ahead: more than a person types while a turn runs.
 const MAX_LINES_READ_AHEAD: usize = 64;
 
-/// See the module.
+/// Lines read from standard input, either as messages or as answers.
 pub(super) struct LineInput {
     lines: mpsc::Receiver<TimedLine>,
-    /// Messages that were written while something else was asked.
+    /// Messages typed while an answer was awaited.
     messages: VecDeque<InputLine>,
-    /// Whether a person writes, who must have seen a question to answer it.
+    /// Whether a person types, who can only answer a question already shown.
     is_terminal: bool,
 }
 
@@ -26,19 +26,19 @@ struct TimedLine {
 /// A line of input.
 pub(super) type InputLine = Result<String, InputError>;
 
-/// Input that is no line of text. Its text is for the person.
+/// Why a line could not be read. The text is shown to the person.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InputError {
-    /// The line has bytes that are no characters.
+    /// The line is not valid UTF-8.
     #[error("This line is not UTF-8: it was not sent.")]
     InvalidUtf8,
-    /// There is no more input.
+    /// Reading failed; there is no more input.
     #[error("The input cannot be read: {0}.")]
     Io(io::Error),
 }
 
 impl LineInput {
-    /// Begins to read, on a thread of its own.
+    /// Starts reading on a thread of its own.
     pub(super) fn spawn_reader() -> Self {
         let (sender, lines) = mpsc::channel(MAX_LINES_READ_AHEAD);
         std::thread::spawn(move || {
@@ -54,12 +54,12 @@ impl LineInput {
         Self { lines, messages: VecDeque::new(), is_terminal: io::stdin().is_terminal() }
     }
 
-    /// Whether a person writes, and no program.
+    /// Whether input comes from a person, not from a program.
     pub(super) const fn is_interactive(&self) -> bool {
         self.is_terminal
     }
 
-    /// The next message; none at the end.
+    /// The next message, or `None` at the end of the input.
     pub(super) async fn next_message(&mut self) -> Option<InputLine> {
         match self.messages.pop_front() {
             Some(message) => Some(message),
@@ -67,7 +67,8 @@ impl LineInput {
         }
     }
 
-    /// The next answer to what was asked at `asked_at`; none at the end. Where nothing is asked, it never comes.
+    /// The next answer to the question shown at `asked_at`, or `None` at the end of the input. Without an open
+    /// question it never resolves.
     pub(super) async fn next_answer(&mut self, asked_at: Option<Instant>) -> Option<InputLine> {
         let Some(asked_at) = asked_at else { return std::future::pending().await };
         loop {
@@ -81,7 +82,7 @@ impl LineInput {
     }
 }
 
-/// The next line, without its end; none at the end of the input.
+/// Reads the next line, without its line ending; `None` at the end of the input.
 fn read_line(input: &mut impl BufRead) -> Option<InputLine> {
     let mut bytes = Vec::new();
     match input.read_until(b'\n', &mut bytes) {

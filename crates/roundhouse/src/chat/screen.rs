@@ -1,4 +1,4 @@
-//! The terminal: the conversation on standard output, all else on standard error.
+//! Terminal output: the conversation on standard output, everything else on standard error.
 
 use std::cell::Cell;
 use std::io::{self, IsTerminal as _, Write};
@@ -7,20 +7,20 @@ use contract::event::{AgentEvent, BlockType, Event, HitlKind, HitlRequest, Lifec
 
 use crate::terminal::{escape_control_characters, escape_hidden_characters, single_line};
 
-/// How much of a line is shown that the agent's tools gave, in characters.
+/// The longest excerpt shown of a line of tool output, in characters.
 const MAX_SHOWN_CHARS: usize = 2_000;
 
 const DIM: &str = "\x1b[2m";
 const RED: &str = "\x1b[31m";
 const RESET: &str = "\x1b[0m";
 
-/// See the module.
+/// Writes the conversation to the terminal.
 pub(super) struct Screen {
     colours: bool,
     interactive: bool,
-    /// Whether the open block is one of text.
+    /// Whether the open block is a text block.
     streaming: bool,
-    /// Why the conversation cannot be written any more.
+    /// The first error in writing the conversation.
     write_error: Cell<Option<io::Error>>,
 }
 
@@ -35,7 +35,7 @@ impl Screen {
         }
     }
 
-    /// Writes; a terminal that is gone is noticed by the next read.
+    /// Writes; a closed terminal is noticed by the next read.
     fn write(&self, mut to: impl Write, style: &str, text: &str) {
         let result = if self.colours { write!(to, "{style}{text}{RESET}") } else { write!(to, "{text}") };
         if let Err(error) = result.and_then(|()| to.flush()) {
@@ -43,7 +43,7 @@ impl Screen {
         }
     }
 
-    /// Why something could not be written, unless who reads it has seen enough.
+    /// Takes the write error, unless it only means that the reader closed the pipe.
     pub(super) fn take_write_error(&self) -> Option<io::Error> {
         self.write_error.take().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
     }
@@ -54,10 +54,10 @@ impl Screen {
         }
     }
 
-    /// Shows what the agent asks.
+    /// Shows a request of the agent.
     pub(super) fn show_question(&self, request: &HitlRequest) {
         let (caller_bit, options) = match request.kind {
-            // The answers to it are always the same, and have shorter names than numbers.
+            // Its options are always the same, and have shorter names than numbers.
             HitlKind::Permission => ("The agent asks for leave:", None),
             HitlKind::Question => ("The agent asks:", request.options.as_deref()),
         };
@@ -68,7 +68,7 @@ impl Screen {
         }
     }
 
-    /// Shows how to answer it.
+    /// Shows how to answer the request.
     pub(super) fn show_answer_hint(&self, request: &HitlRequest) {
         let how = match (request.kind, &request.options) {
             (HitlKind::Permission, _) => {
@@ -99,7 +99,7 @@ impl Screen {
         match &event.event {
             Event::TextDelta(delta) => self.write(io::stdout(), "", &escape_control_characters(&delta.text)),
             Event::ThinkingDelta(delta) => self.write(io::stdout(), DIM, &escape_control_characters(&delta.text)),
-            // A call is told by its own line, so only what was streamed is ended by one.
+            // A call is printed on a line of its own, so only streamed text needs a line ending.
             Event::ContentBlockStart(start) => self.streaming = start.block_type != BlockType::ToolUse,
             Event::ContentBlockStop(_) if self.streaming => self.write(io::stdout(), "", "\n"),
             Event::ToolCall(call) => {
@@ -123,7 +123,7 @@ impl Screen {
             }
             Event::ThreadLifecycle(_)
             | Event::ContentBlockStop(_)
-            // These two depend on what is still open.
+            // These two depend on the open question.
             | Event::HitlRequest(_)
             | Event::HitlResolved(_)
             | Event::WorkingMemoryUpdate(_)
@@ -132,7 +132,7 @@ impl Screen {
         }
     }
 
-    /// What a sub-agent does: its calls alone, since its answer comes as the result of the call that runs it.
+    /// Shows a sub-agent's calls only, since its answer is the result of the call that runs it.
     fn show_agent_event(&self, agent: &AgentEvent) {
         if let Some(Event::ToolCall(call)) = agent.inner() {
             let (caller_bit, tool) =

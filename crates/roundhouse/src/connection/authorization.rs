@@ -1,4 +1,4 @@
-//! Leave that the user gives in a browser.
+//! Authorization of a connection by the user, in a browser.
 
 use std::time::Duration;
 
@@ -15,38 +15,38 @@ use crate::error::Failure;
 use crate::terminal::{print_line, single_line};
 use crate::up::port;
 
-/// How long an authorization is good for, by the contract.
+/// How long an authorization stays valid, by the contract.
 const AUTHORIZATION_TIMEOUT: Duration = Duration::from_mins(10);
-/// How often the engine is asked whether leave was given, where somebody else forwards the callback.
+/// How often the connection's state is polled when another server receives the callback.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How many times in a row it may not answer.
+/// How many polls in a row may fail.
 const MAX_CONSECUTIVE_FAILURES: u32 = 5;
 
-/// An authorization that the engine has begun.
+/// An authorization that the engine has started.
 pub(super) struct Authorization {
     server: String,
-    /// Where the user gives leave.
+    /// The page on which the user authorizes the connection.
     authorization_url: Url,
     state: String,
 }
 
-/// Who takes the callback.
+/// Who receives the callback.
 enum CallbackReceiver {
     /// This command.
     Local(CallbackAddress, TcpListener),
-    /// Whoever serves the address that the browser is sent back to.
+    /// The server at the redirect address.
     External,
 }
 
 impl Authorization {
     pub(super) fn new(server: &str, address: &str, state: String) -> Result<Self, Failure> {
-        // What else a browser takes for an address, a server must not make a person open.
+        // A server must not make a person open any other kind of URL.
         let address = Url::parse(address).ok().filter(|address| matches!(address.scheme(), "https" | "http"));
         let address = address.context("the engine gave no web address to give leave at")?;
         Ok(Self { server: server.to_owned(), authorization_url: address, state })
     }
 
-    /// Tells the user where to give leave, and waits until the server is connected.
+    /// Shows the authorization URL, and waits until the server is connected.
     pub(super) async fn complete(self, session: &mut Session) -> Result<(), Failure> {
         let callback_receiver = self.callback_receiver().await?;
         let address = single_line(self.authorization_url.as_str(), usize::MAX);
@@ -72,7 +72,7 @@ impl Authorization {
         given.ok_or_else(|| anyhow!("no leave was given within ten minutes; {}", retry_hint(&server)).into())
     }
 
-    /// Listens where the browser will be sent back to, if that is a free port of this machine.
+    /// Listens on the redirect address, if it is a free port of this machine.
     async fn callback_receiver(&self) -> Result<CallbackReceiver, Failure> {
         let back = self.authorization_url.query_pairs().find(|(name, _)| name == "redirect_uri");
         let back = back.and_then(|(_, address)| Url::parse(&address).ok());
@@ -99,9 +99,9 @@ fn retry_hint(server: &str) -> String {
     format!("`roundhouse connection connect {server}` asks again")
 }
 
-/// Hands on what the browser brought back.
+/// Forwards the parameters of the redirect to the engine.
 async fn forward_callback(session: &mut Session, server: &str, callback: Callback) -> Result<(), Failure> {
-    // The user may have taken longer than the engine stays awake.
+    // The engine may have gone to sleep in the meantime.
     session.refresh_engine().await?;
     match session.engine.finish_authorization(&callback).await {
         Ok(_) => Ok(()),
@@ -113,7 +113,7 @@ async fn forward_callback(session: &mut Session, server: &str, callback: Callbac
 }
 
 impl Session {
-    /// The connection to a server, as the engine knows it now.
+    /// Returns the engine's current connection to a server.
     async fn find_connection(&mut self, server: &str) -> Result<Option<Connection>, ClientError> {
         let connections = if let Ok(connections) = self.engine.connections().await {
             connections
@@ -125,7 +125,7 @@ impl Session {
     }
 }
 
-/// Looks again and again until the connection is made, or has failed.
+/// Polls until the connection is made, or has failed.
 async fn poll_until_connected(
     mut look: impl AsyncFnMut() -> Result<Option<Connection>, ClientError>,
 ) -> Result<(), Failure> {
@@ -148,7 +148,7 @@ async fn poll_until_connected(
     }
 }
 
-/// How far an authorization is.
+/// The progress of an authorization.
 #[derive(Debug, PartialEq, Eq)]
 enum Progress {
     Pending,
@@ -156,10 +156,10 @@ enum Progress {
     Failed(String),
 }
 
-/// How far it is by the connection as it was when the waiting began and as it is now.
+/// Compares the connection before the authorization with the current one.
 fn progress(begun: Option<&Connection>, now: Option<&Connection>) -> Progress {
     let Some(now) = now else {
-        // What only waited for leave is gone when none is given.
+        // A connection that only awaited authorization is removed when access is denied.
         return match begun {
             Some(_) => Progress::Failed("no leave was given, or the connection was removed".into()),
             None => Progress::Pending,
@@ -168,7 +168,7 @@ fn progress(begun: Option<&Connection>, now: Option<&Connection>) -> Progress {
     match now.status {
         ConnectionStatus::Connected => Progress::Connected,
         ConnectionStatus::Pending => Progress::Pending,
-        // What is wrong with it may be why it is renewed.
+        // An unchanged error may be the reason for the renewal.
         _ if begun.is_some_and(|begun| (begun.status, &begun.error) == (now.status, &now.error)) => {
             Progress::Pending
         }

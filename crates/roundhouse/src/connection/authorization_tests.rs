@@ -13,7 +13,7 @@ fn connection_with(status: ConnectionStatus, error: Option<&str>) -> Connection 
     }
 }
 
-/// The end of a watch that sees these one after the other, the last one again and again; and how long it took.
+/// Returns the result of polling that sees these states in turn, the last one repeatedly; and how long it took.
 async fn poll_result(seen: Vec<Result<Option<Connection>, &str>>) -> (Option<Result<(), String>>, Duration) {
     let begun = tokio::time::Instant::now();
     let mut seen = seen.into_iter().peekable();

@@ -1,5 +1,5 @@
-//! The end of an authorization where the browser is sent back to this machine: the command stands in for the product's
-//! backend, and forwards what the browser brings to the engine.
+//! Receives the redirect at the end of an authorization on this machine. The command acts in place of the
+//! product's backend, and forwards the redirect's parameters to the engine.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,26 +20,26 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Failure;
 
-/// One person's browser.
+/// Limits for a server that one browser uses.
 const BOUNDS: ServeLimits = ServeLimits {
     max_connections: 16,
     header_read_timeout: Duration::from_secs(10),
     drain_timeout: Duration::from_secs(1),
 };
 
-/// An address of this machine that a browser is sent back to.
+/// A redirect address on this machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CallbackAddress {
-    /// Where to listen.
+    /// The socket address to listen on.
     pub(super) address: SocketAddr,
     path: String,
 }
 
 impl CallbackAddress {
-    /// The place at `url`; none if that is not a loopback address of plain HTTP with a port.
+    /// Parses `url`; `None` unless it is a loopback address of plain HTTP with a port.
     pub(super) fn parse_url(url: &Url) -> Option<Self> {
         let ip = match url.host_str()? {
-            // Browsers try this one too.
+            // Browsers try this address too.
             "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
             host => host.trim_start_matches('[').trim_end_matches(']').parse().ok()?,
         };
@@ -47,13 +47,13 @@ impl CallbackAddress {
         (url.scheme() == "http" && ip.is_loopback()).then(|| Self { address, path: url.path().to_owned() })
     }
 
-    /// Listens there.
+    /// Binds a listener.
     pub(super) async fn listen(&self) -> io::Result<TcpListener> {
         TcpListener::bind(self.address).await
     }
 
-    /// Waits for the browser to bring `state` back and has `finish` do the rest, of which the browser is shown what has
-    /// come. What else is brought is refused. None if nobody comes for so long.
+    /// Waits until the browser brings `state` back, runs `finish`, and shows its result in the browser. Any other
+    /// request is refused. `None` if nobody comes in time.
     pub(super) async fn receive<T>(
         self,
         listener: TcpListener,
@@ -70,7 +70,7 @@ impl CallbackAddress {
             let received = match tokio::time::timeout(patience, arrival).await {
                 Ok(Ok(ReceivedCallback { callback, respond: page })) => {
                     let finished = finish(callback).await;
-                    // A browser that has gone is told nothing; the terminal says the same.
+                    // If the browser has gone, the terminal shows the same.
                     let _ = page.send(Page::from_result(&finished));
                     finished.map(Some)
                 }
@@ -83,28 +83,28 @@ impl CallbackAddress {
     }
 }
 
-/// Where the browser's requests are looked at.
+/// State shared by the handlers of the browser's requests.
 struct CallbackState {
     path: String,
     state: String,
-    /// Who waits for the callback, until it is there.
+    /// The waiting receiver, until the callback has arrived.
     pending: Mutex<Option<oneshot::Sender<ReceivedCallback>>>,
 }
 
-/// What the browser brought, and who shows it what has come of that.
+/// The parameters that the browser brought, and the channel for the page to show.
 struct ReceivedCallback {
     callback: Callback,
     respond: oneshot::Sender<Page>,
 }
 
-/// What the browser shows.
+/// The page shown in the browser.
 struct Page {
     status: StatusCode,
     text: String,
 }
 
 async fn handle_request(State(desk): State<Arc<CallbackState>>, request: Request) -> Page {
-    // A look ahead with HEAD must not use up the one callback.
+    // A HEAD request must not use up the one callback.
     if request.uri().path() != desk.path || request.method() != Method::GET {
         return Page::new(StatusCode::NOT_FOUND, "There is nothing here.");
     }
@@ -144,7 +144,7 @@ impl Page {
 
 impl IntoResponse for Page {
     fn into_response(self) -> Response {
-        // As plain text nothing in it can act, whoever wrote it; the address of the page holds a code.
+        // Plain text cannot execute anything, and the page's address contains a code.
         let headers = [
             (CACHE_CONTROL, "no-store"),
             (CONNECTION, "close"),

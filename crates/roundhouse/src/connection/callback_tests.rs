@@ -42,7 +42,7 @@ fn only_a_port_of_this_machine_is_listened_on() {
     }
 }
 
-/// Someone who waits for the state `s` on a free port; and the address of the callback.
+/// Spawns a receiver that waits for the state `s` on a free port; returns it with the callback's address.
 async fn run_receiver(
     finish: impl AsyncFnOnce(Callback) -> Result<&'static str, Failure>,
     browser: impl AsyncFnOnce(String),

@@ -1,4 +1,5 @@
-//! A server's key, from the person who has it: never as an argument, which others on the machine can read.
+//! Reads a tool server's key from a person or standard input; never from an argument, which others on the machine
+//! can read.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Stderr, Stdin, Write as _};
 
@@ -8,14 +9,13 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr
 
 use crate::error::Failure;
 
-/// The most bytes that are read, several times what any engine takes.
+/// The most bytes that are read, several times what any engine accepts.
 const MAX_KEY_BYTES: u64 = 64 * 1024;
 
-/// Asks for the key at the terminal, without showing it; takes it from standard input where that is no terminal. None
-/// if nothing is given.
+/// Prompts for the key without echo, or reads standard input if that is no terminal. `None` if it is empty.
 pub(super) async fn read_key(server: &str) -> Result<Option<Credentials>, Failure> {
     let terminal = io::stdin().is_terminal();
-    // Dropped with this future, also when Ctrl-C ends it.
+    // Restored when this future is dropped, also on Ctrl-C.
     let _unseen = if terminal {
         let unseen = EchoGuard::disable_echo().context("the terminal cannot be told to show nothing")?;
         let question = format!("Key for `{server}` (empty: the one that it was given before): ");
@@ -29,7 +29,7 @@ pub(super) async fn read_key(server: &str) -> Result<Option<Credentials>, Failur
     Ok(Some(key).filter(|credentials| !credentials.api_key.is_empty()))
 }
 
-/// A line of a person, or all that another program writes.
+/// Reads one line from a person, or everything that a program writes.
 fn read_credentials(terminal: bool) -> io::Result<Credentials> {
     let mut input = io::stdin().lock().take(MAX_KEY_BYTES);
     let mut text = String::new();
@@ -41,7 +41,7 @@ fn read_credentials(terminal: bool) -> io::Result<Credentials> {
     Ok(Credentials { api_key: text.trim().to_owned() })
 }
 
-/// While it lives, the terminal does not show what is typed.
+/// Disables the terminal's echo until it is dropped.
 struct EchoGuard {
     original_termios: Termios,
     input: Stdin,
@@ -61,9 +61,9 @@ impl EchoGuard {
 
 impl Drop for EchoGuard {
     fn drop(&mut self) {
-        // A terminal that is gone shows nothing any more.
+        // If the terminal is gone, there is no echo to restore.
         let _ = tcsetattr(&self.input, OptionalActions::Now, &self.original_termios);
-        // The person's own end of the line was not shown either.
+        // The person's own line ending was not echoed either.
         let _ = self.output.write_all(b"\n");
     }
 }

@@ -1,11 +1,11 @@
-//! Servers and connections in one table.
+//! Formats servers and connections as one table.
 
 use contract::assets::{AuthKind, Connection, Server};
 
 use crate::terminal::{single_line, truncate_columns};
 
-/// A row per server, in the order of their names, and one per connection to a server that the catalog does not name any
-/// more; below each what is wrong with the connection, and its tools. Lines are cut to so many columns.
+/// Renders a row per server, in the order of their names, and one per connection to a server that the catalog no
+/// longer names; below each its error and its tools. Lines are cut to `columns`.
 pub(super) fn render(servers: &[Server], connections: &[Connection], columns: Option<usize>) -> String {
     let known = servers.iter().map(|server| {
         let connection = connections.iter().find(|connection| connection.server == server.name);

@@ -1,4 +1,4 @@
-//! The lines of a journal: a heading for each turn, and a line for each of its steps.
+//! Formats a journal: a heading for each turn, and a line for each of its steps.
 
 use std::collections::HashMap;
 
@@ -10,13 +10,13 @@ use engine::store::steps::{Compacted, Opened, Replacement, Step, TurnBase, TurnO
 
 use crate::terminal::single_line;
 
-/// How much of a text is shown, in characters.
+/// The longest excerpt of a text, in characters.
 const MAX_TEXT_CHARS: usize = 100;
 
-/// The calls of a task by their ids: the steps that follow a call name it by that alone.
+/// The calls of a task by id; later steps refer to a call only by its id.
 type CallsById<'a> = HashMap<CallId, &'a ToolUse>;
 
-/// What `steps`, which are those of one task, say to a person.
+/// Formats `steps`, all of the same task, for a person to read.
 pub(super) fn format_steps(steps: &[StoredStep]) -> String {
     let answers = steps.iter().filter_map(|stored| match innermost_step(&stored.step) {
         Step::Answered { answer, .. } => Some(answer),
@@ -30,7 +30,7 @@ pub(super) fn format_steps(steps: &[StoredStep]) -> String {
     turns.join("\n\n")
 }
 
-/// The step that a sub-agent took, or the step itself.
+/// Returns the wrapped step if a sub-agent took it, or else the step itself.
 fn innermost_step(step: &Step) -> &Step {
     match step {
         Step::Delegated { did, .. } => did,
@@ -50,7 +50,7 @@ fn format_turn(steps: &[StoredStep], calls: &CallsById<'_>) -> String {
     std::iter::once(heading).chain(lines).collect::<Vec<_>>().join("\n")
 }
 
-/// How the turn ended, or what it is at.
+/// Describes how the turn ended, or what it is doing now.
 fn turn_state(steps: &[StoredStep]) -> String {
     let ended = steps.iter().find_map(|stored| match &stored.step {
         Step::Ended { outcome } => Some(outcome),
@@ -66,7 +66,7 @@ fn turn_state(steps: &[StoredStep]) -> String {
     }
 }
 
-/// Whether something is asked that is not answered.
+/// Whether a request to the user is still unanswered.
 fn awaits_human(steps: &[StoredStep]) -> bool {
     let asked =
         steps.iter().filter(|stored| matches!(innermost_step(&stored.step), Step::Asked { .. })).count();
@@ -75,13 +75,13 @@ fn awaits_human(steps: &[StoredStep]) -> bool {
     asked > resolved
 }
 
-/// The time without its date, which the heading has.
+/// The time without its date, which the heading shows.
 fn time_of_day(at: Timestamp) -> String {
     let whole = at.to_string();
     whole.split_once('T').map_or(whole.as_str(), |(_, time)| time.trim_end_matches('Z')).to_owned()
 }
 
-/// A step's kind, and what matters of it.
+/// Returns a step's kind and a summary of it.
 fn describe_step(step: &Step, calls: &CallsById<'_>) -> (&'static str, String) {
     let call = |id: &CallId| calls.get(id).copied();
     match step {
@@ -151,7 +151,7 @@ fn describe_request(
 ) -> String {
     let tool = call.map(|call| single_line(&call.name, MAX_TEXT_CHARS)).unwrap_or_default();
     let options: Vec<String> = options.into_iter().flatten().map(|option| quoted(option)).collect();
-    // The answers to a permission are always the same.
+    // The options of a permission request are always the same.
     let choice = if options.is_empty() || kind == HitlKind::Permission {
         String::new()
     } else {
@@ -197,7 +197,7 @@ fn describe_call(call: &ToolUse) -> String {
     format!("{} {input}{broken}", single_line(&call.name, MAX_TEXT_CHARS))
 }
 
-/// How much there is beside the text.
+/// Summarizes the content other than text.
 fn describe_attachments(contents: &[Content]) -> String {
     match contents.iter().filter(|content| matches!(content, Content::Media(_))).count() {
         0 => String::new(),
@@ -209,7 +209,7 @@ fn quoted(text: &str) -> String {
     format!("“{}”", single_line(text, MAX_TEXT_CHARS))
 }
 
-/// The name of a plain variant, as it is written on the wire.
+/// Returns the name of a plain variant as serialized on the wire.
 fn wire_name(value: &impl serde::Serialize) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(name)) => name,

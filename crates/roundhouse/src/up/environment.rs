@@ -1,10 +1,10 @@
-//! What `roundhouse up` hands on to its engines from its own environment.
+//! Which variables of its own environment `roundhouse up` passes to its engines.
 
 use std::collections::BTreeMap;
 
 use service::env::Env;
 
-/// Keys of the model providers that this version speaks to: one for another tool's provider is none of ours.
+/// Keys of the model providers that this version supports. Keys of other tools' providers are not passed on.
 const PROVIDER_KEYS: [&str; 5] =
     ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "OLLAMA_API_KEY", "OPENAI_COMPATIBLE_API_KEY"];
 
@@ -22,14 +22,15 @@ const ENGINE_SETTINGS: [&str; 10] = [
     "REACTIVE_COMPACT_ENABLED",
 ];
 
-/// Where authorization servers send the user's browser back to.
+/// The base of the URL to which authorization servers redirect the user's browser.
 const REDIRECT_BASE_VAR: &str = "OAUTH_REDIRECT_BASE_URL";
 
-/// Where `roundhouse connection connect` takes the browser. Always the same: authorization servers remember it.
+/// The address on which `roundhouse connection connect` receives the browser. It is fixed, because authorization
+/// servers store registered redirect URLs.
 const LOCAL_REDIRECT_BASE: &str = "http://127.0.0.1:8765";
 
-/// The variables for engines: every `LLM_…`, each provider's key and each engine setting that is set; the
-/// offline provider where no provider is named at all, and this machine where nobody says where browsers are sent back to.
+/// Returns the variables for engines: every `LLM_…`, each provider's key and each engine setting that is set. Adds
+/// the offline provider if no provider is configured, and a redirect base on this machine if none is set.
 pub(super) fn engine_env(env: &dyn Env) -> BTreeMap<String, String> {
     let wanted = |name: &str| {
         name.starts_with("LLM_") || PROVIDER_KEYS.contains(&name) || ENGINE_SETTINGS.contains(&name)
@@ -42,14 +43,14 @@ pub(super) fn engine_env(env: &dyn Env) -> BTreeMap<String, String> {
         env.names().into_iter().filter(|name| wanted(name)).filter_map(set).collect();
     let names_provider = |name: &String| {
         let is_key = name == "LLM_API_KEY" || PROVIDER_KEYS.contains(&name.as_str());
-        // Ollama needs no key, so one of its own names nothing.
+        // Ollama needs no key, so its key alone does not select a provider.
         name == "LLM_PROVIDER" || (is_key && name != "OLLAMA_API_KEY")
     };
     if !passed.keys().any(names_provider) {
         passed.insert("LLM_PROVIDER".into(), "scripted".into());
     }
     passed.entry(REDIRECT_BASE_VAR.into()).or_insert_with(|| LOCAL_REDIRECT_BASE.into());
-    // An engine's working directory is its own folder.
+    // Made absolute, because an engine's working directory is its own folder.
     if let Some(script) = passed.get_mut("LLM_SCRIPT_PATH")
         && let Ok(absolute) = std::path::absolute(&*script)
     {

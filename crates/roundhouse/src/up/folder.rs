@@ -1,4 +1,4 @@
-//! The folder of a `roundhouse up`: its keys, its registry, its engines, its catalog.
+//! The folder of a `roundhouse up`: its keys, registry, engines and catalog.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -21,10 +21,10 @@ pub(crate) const ENGINES_FOLDER: &str = "engines";
 pub(super) const CATALOG_FOLDER: &str = "catalog";
 const LOCK_FILE: &str = "lock";
 
-/// What is wrong with a folder, for the person whose folder it is.
+/// Why a folder cannot be used, as shown to its owner.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FolderError {
-    /// There is no default to fall back on.
+    /// No folder was named, and there is no home directory for the default.
     #[error("neither HOME nor XDG_DATA_HOME is set: name a folder with --dir")]
     NoHome,
     /// The folder or a file in it cannot be used.
@@ -32,22 +32,22 @@ pub(crate) enum FolderError {
         "{path} cannot be used ({reason}): it must be a folder that you can write to; --dir names another"
     )]
     Unusable {
-        /// The folder or file.
+        /// The folder or file that cannot be used.
         path: PathBuf,
-        /// Why.
+        /// The error that the system returned.
         reason: io::Error,
     },
-    /// Another `up` uses it.
+    /// Another `up` is using the folder.
     #[error(
         "another `roundhouse up` ({holder}) uses {path}: end that one first, or name another folder with --dir"
     )]
     InUse {
-        /// The folder.
+        /// The folder in use.
         path: PathBuf,
-        /// Who.
+        /// The process that holds the lock.
         holder: LockHolder,
     },
-    /// A key is gone or damaged, and what it protects is there.
+    /// A key is missing or damaged, but the data that it protects exists.
     #[error(
         "{path} {what}, and the registry beside it cannot be read without it: restore it from a copy, or move \
          the folder away to begin anew (its engines are then lost)"
@@ -55,19 +55,19 @@ pub(crate) enum FolderError {
     BrokenKey {
         /// The key's file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault, worded to follow the path in the message.
         what: &'static str,
     },
 }
 
-/// See the module.
+/// The folder of a `roundhouse up`, not locked yet.
 #[derive(Debug)]
 pub(crate) struct UpFolder {
     path: PathBuf,
 }
 
 impl UpFolder {
-    /// The folder `dir`, or the default one. Nothing is touched yet.
+    /// Resolves to `dir`, or to the default folder. Touches nothing on disk.
     pub(crate) fn resolve(dir: Option<&Path>) -> Result<Self, FolderError> {
         if let Some(dir) = dir {
             let path = std::path::absolute(dir)
@@ -79,24 +79,24 @@ impl UpFolder {
         Ok(Self { path: data.ok_or(FolderError::NoHome)?.join("roundhouse") })
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it can be used, as far as that can be seen without touching it.
+    /// Checks that the folder can be used, as far as that can be seen without changing anything.
     pub(super) fn check(&self) -> Result<(), FolderError> {
         let usable = || match fs::metadata(&self.path) {
             Ok(about) if !about.is_dir() => Err(io::ErrorKind::NotADirectory.into()),
             Ok(_) => Ok(rustix::fs::access(&self.path, Access::WRITE_OK | Access::EXEC_OK)?),
-            // It can be made, or `take` says why not.
+            // It can be created; if not, `lock` reports why.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         };
         usable().map_err(|reason| FolderError::Unusable { path: self.path.clone(), reason })
     }
 
-    /// Makes the folder where it is missing, and takes it for this process.
+    /// Creates the folder if it is missing, and locks it for this process.
     pub(super) fn lock(&self, now: Timestamp) -> Result<LockedFolder<'_>, FolderError> {
         let unusable = |reason| FolderError::Unusable { path: self.path.clone(), reason };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.path).map_err(unusable)?;
@@ -108,20 +108,20 @@ impl UpFolder {
     }
 }
 
-/// A folder that this process holds.
+/// A folder locked by this process.
 pub(super) struct LockedFolder<'a> {
     folder: &'a UpFolder,
     _lock: FileLock,
 }
 
 impl LockedFolder<'_> {
-    /// A path in it.
+    /// The path of `name` in the folder.
     pub(super) fn join(&self, name: &str) -> PathBuf {
         self.folder.path.join(name)
     }
 
-    /// The key in the file `name`, made by `make` at the first start. Once there is a registry, its keys must
-    /// be there too: made anew they would open nothing.
+    /// Reads the key in the file `name`, or creates it with `make` at the first start. Once there is a registry, a
+    /// missing key is an error: a new key could not open the registry's secrets.
     pub(super) fn load_or_create_key<E>(
         &self,
         name: &str,
@@ -144,7 +144,7 @@ impl LockedFolder<'_> {
         }
     }
 
-    /// Writes `name` whole or not at all, for its owner's eyes only.
+    /// Writes `name` atomically, readable only by its owner.
     pub(super) fn write_secret(&self, name: &str, text: &str) -> Result<(), FolderError> {
         let path = self.join(name);
         let draft = self.join(&format!("{name}.new"));
@@ -160,13 +160,13 @@ impl LockedFolder<'_> {
     }
 }
 
-/// Why there is no key.
+/// Why a key could not be loaded or created.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum KeyError<E> {
-    /// The folder is at fault.
+    /// The folder or the key's file cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// None could be made.
+    /// `make` failed.
     #[error("no key could be made")]
     Make(#[source] E),
 }

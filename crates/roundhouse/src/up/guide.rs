@@ -1,4 +1,4 @@
-//! What a person needs next, once `roundhouse up` is up.
+//! The text that `roundhouse up` prints once it is running: the commands to try next.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use super::folder::PLATFORM_KEY_FILE;
 
-/// See the module. Each command is one line that works by itself in any shell.
+/// The values that the guide's commands need. Each command is one line that works by itself in any shell.
 pub(super) struct Guide<'a> {
     /// The orchestrator's address.
     pub(super) address: SocketAddr,
     /// The folder of this `up`.
     pub(super) folder: &'a Path,
-    /// Whether that is the default folder, which commands need not name.
+    /// Whether that is the default folder, which commands can omit.
     pub(super) is_default_folder: bool,
-    /// The model that answers.
+    /// The model in use.
     pub(super) model: &'a str,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Guide<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { address, folder, is_default_folder: default, model } = self;
         let key = shell_quoted(&folder.join(PLATFORM_KEY_FILE));
-        // Keys come to curl by its standard input: whoever is on this machine can read what commands are given.
+        // Keys are passed to curl on standard input, since other users of the machine can read command lines.
         let admit = format!(
             "sed 's/^/X-Platform-Key: /' {key} | curl -sS -X POST http://{address}/engines/ada/admit -H @- \
              -d '{{\"auto_provision\": true, \"auto_wake\": true}}'"
@@ -51,7 +51,7 @@ impl fmt::Display for Guide<'_> {
     }
 }
 
-/// A path as one word of a shell.
+/// Quotes a path as one word of a shell.
 fn shell_quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte));

@@ -1,9 +1,9 @@
-//! Who has a port: so that "port taken" can say by what.
+//! Finds the process that holds a port, for the error message about a port in use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The process that listens on TCP `port`, as a person would name it; none where the system does not tell
+/// Returns a readable name of the process that listens on TCP `port`, or `None` if the system does not reveal it
 /// (another user's process, another network namespace).
 pub(crate) fn holder(port: u16) -> Option<String> {
     let sockets: Vec<String> = ["/proc/net/tcp", "/proc/net/tcp6"]
@@ -12,7 +12,7 @@ pub(crate) fn holder(port: u16) -> Option<String> {
         .flat_map(|table| listening_inodes(&table, port))
         .map(|inode| format!("socket:[{inode}]"))
         .collect();
-    // `/proc/self` and its like name a process a second time, and not by its number.
+    // `/proc/self` and similar links are duplicates of a numbered entry.
     let is_process = |path: &PathBuf| {
         path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit))
     };
@@ -20,7 +20,7 @@ pub(crate) fn holder(port: u16) -> Option<String> {
     processes.find(|process| holds_any(process, &sockets)).map(|process| describe_process(&process))
 }
 
-/// The inodes of the sockets that listen on `port`, from a table in the form of `/proc/net/tcp`
+/// Returns the inodes of the sockets that listen on `port`, from a table in the format of `/proc/net/tcp`
 /// (`proc_net_tcp` in the kernel's documentation).
 fn listening_inodes(table: &str, port: u16) -> Vec<String> {
     const LISTEN: &str = "0A";

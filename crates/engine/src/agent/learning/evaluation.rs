@@ -1,5 +1,5 @@
-//! One stage of a batch after the other: a lesson is drafted, the corrected turn is asked again with it in place and
-//! judged, then a turn that has nothing to do with it. Only then is it adopted.
+//! The stages of a batch for one correction: a lesson is drafted, then the corrected turn is replayed with the
+//! lesson and judged, then an unrelated turn. The lesson is adopted only if it passes both.
 
 use contract::learning::{Check, Verdict};
 use contract::memory::{MemoryKind, Source};
@@ -19,18 +19,18 @@ use crate::store::{
     TaskRow, UnrelatedTurn,
 };
 
-/// How many lessons a draft is shown of what is known.
+/// The most known lessons that a draft request includes.
 const MAX_KNOWN_LESSONS: usize = 20;
-/// How much of an answer is judged and kept as evidence, in characters.
+/// The length of an answer that is judged and kept as evidence, in characters.
 const MAX_ANSWER_CHARS: usize = 4_000;
-/// Requests that share a beginning. Those that ask a turn again share that of its task.
+/// The cache key of requests that share their prefix. Requests that replay a turn use the key of its task.
 const CACHE_KEY: &str = "learning";
 
-/// What a stage came to.
+/// The outcome of a stage.
 pub(super) enum StageOutcome {
-    /// The next one, with what comes of this one.
+    /// The stage that follows, and the effect of the finished one.
     Next(Box<BatchStage>, BatchEffect),
-    /// Nothing, for now: no model gave an answer.
+    /// No model answered; the stage is tried again.
     Retry,
 }
 
@@ -39,36 +39,36 @@ impl StageOutcome {
         Self::Next(Box::new(stage), BatchEffect::None)
     }
 
-    /// No lesson comes of a correction.
+    /// The correction yields no lesson.
     fn no_lesson(feedback_id: FeedbackId) -> Self {
         Self::Next(Box::new(BatchStage::Choosing), BatchEffect::NoLesson(feedback_id))
     }
 
-    /// What it was about is gone.
+    /// The correction or the turn has been deleted.
     fn subject_deleted() -> Self {
         Self::advance(BatchStage::Choosing)
     }
 }
 
-/// What a stage came to, and what that cost.
+/// The outcome of a stage and its model usage.
 type StageResult = Result<(StageOutcome, Vec<CallUsage>), AgentError>;
 
-/// A turn as its model was asked for its last answer.
+/// A turn as its model was called for its last answer.
 struct ReplayedTurn {
     messages: Vec<Message>,
-    /// What the user had said last.
+    /// The user's last message.
     question: String,
-    /// What the model had answered.
+    /// The model's answer.
     answer: String,
-    /// Whether something in it came from a tool.
+    /// Whether any of it came from a tool.
     is_tainted: bool,
 }
 
 impl Learner {
-    /// Does what comes next of a correction.
+    /// Runs one stage for a correction.
     pub(super) async fn run_stage(&self, stage: BatchStage) -> StageResult {
         match stage {
-            // Nothing is on trial.
+            // No lesson is being evaluated.
             BatchStage::Choosing => Ok((StageOutcome::subject_deleted(), Vec::new())),
             BatchStage::Drafting { feedback_id } => self.draft_lesson(feedback_id).await,
             BatchStage::Trying(draft) => self.replay_corrected(draft).await,
@@ -89,7 +89,7 @@ impl Learner {
         let Some(again) = again else { return Ok((StageOutcome::no_lesson(feedback_id), Vec::new())) };
         let is_tainted = correction.is_tainted || again.is_tainted;
         let about = format!("{} {}", again.question, correction.text);
-        // What is drawn from data is data, and what is not is not shown any.
+        // A lesson drawn from data counts as data, and a lesson that is not must not be shown any.
         let known =
             self.read(move |brain| brain.relevant_lessons(is_tainted, &about, MAX_KNOWN_LESSONS)).await?;
         let query_json = prompts::draft_input(&again.question, &again.answer, &correction.text, &known);
@@ -136,7 +136,7 @@ impl Learner {
         let about = format!("{} {} {}", again.question, correction.text, draft.lesson);
         let turned = match self.read(move |brain| brain.unrelated_turn(turn_id, &about)).await? {
             Some(other) => StageOutcome::advance(BatchStage::TryingOther { draft, verdict, other }),
-            // It has gone meanwhile.
+            // The unrelated turn was deleted meanwhile.
             None => StageOutcome::subject_deleted(),
         };
         Ok((turned, spent))
@@ -186,8 +186,8 @@ impl Learner {
         Ok((turned, spent))
     }
 
-    /// A correction and the turn that it is about; no correction where it is in force no longer, and no turn where that
-    /// cannot be read.
+    /// Loads a correction and its turn. There is no correction if it is no longer in effect, and no turn if
+    /// that cannot be read.
     async fn load_correction(
         &self,
         feedback_id: FeedbackId,
@@ -199,7 +199,7 @@ impl Learner {
         Ok(Some((correction, again)))
     }
 
-    /// A turn as it can be asked again; none where it is gone or cannot be read.
+    /// Loads a turn for replay; `None` if it was deleted or cannot be read.
     async fn load_turn(&self, task_id: &TaskId, turn_id: TurnId) -> Result<Option<ReplayedTurn>, AgentError> {
         let Some(task) = self.brain.task(task_id)? else { return Ok(None) };
         let read = move |brain: &Brain| ReplayedTurn::load(brain, task.row, turn_id);
@@ -213,7 +213,7 @@ impl Learner {
         }
     }
 
-    /// Asks for a draft or a verdict.
+    /// Calls a model for a draft or a verdict.
     async fn call_with_prompt(
         &self,
         system: &str,
@@ -224,7 +224,7 @@ impl Learner {
         Ok(self.call_model(&question).await?)
     }
 
-    /// Asks a turn again for its last answer, with a lesson in place. No tool is run.
+    /// Calls a model again for a turn's last answer, with the lesson in its prompt. No tool is run.
     async fn replay_turn(
         &self,
         again: ReplayedTurn,
@@ -250,7 +250,7 @@ impl Learner {
         Ok(self.call_model(&question).await?)
     }
 
-    /// What a model is told of a lesson, as it will be once that is adopted.
+    /// The note about the lesson, as the model will receive it once the lesson is adopted.
     fn lesson_note(&self, draft: &LessonDraft) -> Option<String> {
         let source = if draft.is_tainted { Source::Tool } else { Source::Learned };
         let lesson = [SearchHit {
@@ -277,7 +277,7 @@ impl ReplayedTurn {
         let last = |wanted: fn(&Step) -> bool| {
             steps.iter().rposition(|stored| is_of_turn(stored) && wanted(&stored.step))
         };
-        // A turn that failed before its first answer is asked for that.
+        // A turn that failed before its first answer is replayed to get one.
         let answered = last(|step| matches!(step, Step::Answered { .. }));
         let Some(at) = answered.or_else(|| last(|step| matches!(step, Step::Ended { .. }))) else {
             return Ok(None);
@@ -297,8 +297,8 @@ impl ReplayedTurn {
         }))
     }
 
-    /// The conversation with `note` beside what the user said last. Reasoning is left out: it is bound to what came
-    /// before it, and that has changed.
+    /// The conversation with `note` added to the user's last message. Reasoning is omitted: it is bound to what
+    /// came before it, and that has changed.
     fn with_note(self, note: Option<String>) -> Vec<Message> {
         let mut messages: Vec<Message> =
             self.messages.iter().map(|message| rewrite_message(message, true, |_| None)).collect();
@@ -313,7 +313,7 @@ impl ReplayedTurn {
     }
 }
 
-/// What the user said in a message.
+/// The text of a user's message.
 fn user_text(message: &Message) -> Option<String> {
     match message {
         Message::User { content } => Some(Content::text_of(content)),
@@ -321,7 +321,7 @@ fn user_text(message: &Message) -> Option<String> {
     }
 }
 
-/// What comes once a turn was asked again: the next stage with what it answered.
+/// The stage after a replay, which judges the new answer.
 fn after_replay(
     outcome: CallOutcome,
     draft: LessonDraft,
@@ -336,7 +336,7 @@ fn after_replay(
     }
 }
 
-/// What was judged of an answer.
+/// Builds the verdict on an answer from the judge's reply.
 fn build_verdict(outcome: &CallOutcome, check: Check, turn: (TaskId, TurnId), answer: String) -> Verdict {
     let (passed, reason) = match outcome {
         CallOutcome::Answered(judge) => prompts::parse_verdict(&judge.text()),

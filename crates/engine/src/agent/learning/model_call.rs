@@ -1,4 +1,4 @@
-//! Calls of a model beside turns: within the budgets that turns share, and within a deadline.
+//! Model calls outside turns, within the budgets shared with turns and within a deadline.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::llm::{
 };
 use crate::store::CallUsage;
 
-/// How long an answer is waited for.
+/// How long to wait for an answer.
 const CALL_TIMEOUT: Duration = Duration::from_mins(3);
-/// The most tokens of an answer, with what models that always reason spend before it.
+/// The most tokens of an answer, including what models that always reason spend before it.
 const MAX_ANSWER_TOKENS: u64 = 4_000;
 
-/// What is asked.
+/// The input of a model call.
 pub(super) struct ModelQuery<'a> {
     pub(super) system: &'a str,
     pub(super) messages: &'a [Message],
@@ -23,19 +23,19 @@ pub(super) struct ModelQuery<'a> {
     pub(super) cache_key: &'a str,
 }
 
-/// What came of a call.
+/// The outcome of a model call.
 pub(super) enum CallOutcome {
     /// The model answered.
     Answered(Answer),
-    /// It will not answer this, however often it is asked.
+    /// The model will not answer this query, however often it is repeated.
     Declined,
-    /// There is no answer for now: no model, no budget, or the provider failed.
+    /// There is no answer for now: no model, no budget, or a provider failure.
     Unavailable,
 }
 
 impl Learner {
-    /// Asks the model that answers, and where that fails those that stand in for it, once each; what came of it, and
-    /// what it cost.
+    /// Calls the preferred model and, if it fails, its fallbacks, once each. Returns the outcome and the usage
+    /// of all calls.
     pub(super) async fn call_model(
         &self,
         question: &ModelQuery<'_>,
@@ -64,7 +64,7 @@ impl Learner {
         if prompt + most > route.context_window {
             return Ok(CallOutcome::Declined);
         }
-        // Held until the call is over. What it did cost is on record a moment later.
+        // Held until the call is over. Its actual cost is recorded a moment later.
         let Some(_room) = reserve_outside_turn(&self.services, &self.brain, (prompt, most, most))? else {
             tracing::info!("Nothing is learned for now: the budget is used up.");
             return Ok(CallOutcome::Unavailable);

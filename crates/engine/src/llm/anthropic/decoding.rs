@@ -1,4 +1,4 @@
-//! How an answer of Anthropic Messages is read (<https://platform.claude.com/docs/en/build-with-claude/streaming>).
+//! Decodes the stream of Anthropic Messages (<https://platform.claude.com/docs/en/build-with-claude/streaming>).
 
 use std::collections::VecDeque;
 
@@ -16,13 +16,13 @@ use crate::llm::{
     classify, parse_tool_input,
 };
 
-/// An event of the stream, with the fields of all its types: an enum that is told apart by a field would be read twice,
-/// and its delta four times. What few of them have is boxed, for each is moved about while it is read.
+/// An event of the stream, with the fields of all types: an enum tagged by a field would be parsed twice, and its
+/// delta four times. Rare fields are boxed, because each event is moved around while it is parsed.
 #[derive(Default, Deserialize)]
 struct WireEvent {
     #[serde(rename = "type")]
     kind: EventKind,
-    /// Which block it is of.
+    /// The index of the block that the event belongs to.
     index: Option<u64>,
     message: Option<Box<MessageStart>>,
     content_block: Option<Box<ContentBlock>>,
@@ -74,7 +74,7 @@ enum ContentBlock {
     ToolUse {
         id: String,
         name: String,
-        /// Empty where the input is streamed.
+        /// Empty if the input is streamed.
         #[serde(default)]
         input: Value,
     },
@@ -97,7 +97,7 @@ struct Delta {
     stop_reason: Option<String>,
 }
 
-/// More of a text: vLLM may write that there is nothing more as `null`.
+/// Deserializes more text: vLLM may write `null` for none.
 fn empty_if_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     Option::deserialize(from).map(|more: Option<String>| Some(more.unwrap_or_default()))
 }
@@ -134,9 +134,9 @@ struct OutputDetails {
     thinking_tokens: TokenCount,
 }
 
-/// A block, with what has come of it.
+/// A block that is being received.
 struct PartialBlock {
-    /// Its number; absent of some compatible servers.
+    /// The block's index; absent from some compatible servers.
     index: Option<u64>,
     content: BlockContent,
     is_complete: bool,
@@ -151,7 +151,7 @@ enum BlockContent {
 }
 
 impl BlockContent {
-    /// What it is shown as; none if it is not.
+    /// How the block is displayed; `None` if it is not displayed.
     const fn block_type(&self) -> Option<BlockType> {
         match self {
             Self::Text(_) => Some(BlockType::Text),
@@ -161,7 +161,7 @@ impl BlockContent {
         }
     }
 
-    /// Whether it is a call, and the same as `other`.
+    /// Whether this is a call, and the same one as `other`.
     fn is_same_call(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Tool { id, name, .. }, Self::Tool { id: other, name: others, .. }) => {
@@ -171,7 +171,7 @@ impl BlockContent {
         }
     }
 
-    /// The block; none if it is nothing to us.
+    /// Converts to a block; `None` if it is of an unknown kind. `is_reduced` marks a call as possibly truncated.
     fn into_block(self, is_reduced: bool) -> Option<Block> {
         Some(match self {
             Self::Text(text) => Block::Text { text, signature: None },
@@ -181,7 +181,7 @@ impl BlockContent {
             },
             Self::Redacted(data) => Block::RedactedThinking { data },
             Self::Tool { id: provider_id, name, initial_input: whole, input } => {
-                // Servers that do not stream a call's input give it at once.
+                // Servers that do not stream a call's input send it here at once.
                 let whole = if whole.is_null() { String::new() } else { whole.to_string() };
                 let (input, broken) = parse_tool_input(if input.trim().is_empty() { &whole } else { &input });
                 let broken = broken.or_else(|| is_reduced.then(|| TRUNCATED_CALL_MESSAGE.to_owned()));
@@ -199,14 +199,14 @@ impl BlockContent {
     }
 }
 
-/// The vendor ends a block before it begins the next. Compatible servers may leave out ends, or give the calls of a
-/// model mixed, as they were told of them: what comes belongs to the block of its index, and a block that is shown as
-/// open is shown as ended where another goes on.
+/// The decoder of a stream. The vendor ends a block before it begins the next. Compatible servers may omit the
+/// ends, or interleave a model's calls as they received them: content belongs to the block of its index, and the
+/// displayed block is ended when another one continues.
 #[derive(Default)]
 pub(super) struct AnthropicDecoder {
     /// In the order in which they began.
     blocks: Vec<PartialBlock>,
-    /// The place of the block that is shown as open.
+    /// The position of the displayed block that is open.
     open_block: Option<usize>,
     usage: Usage,
     finish_reason: RawFinishReason,
@@ -217,13 +217,13 @@ impl Decoder for AnthropicDecoder {
     fn decode_event(&mut self, data: &str, parts: &mut VecDeque<StreamEvent>) -> Result<(), ModelError> {
         let WireEvent { kind, index, message, content_block, delta, usage } = WireEvent::parse(data)?;
         match kind {
-            // Whoever asked once more behind our back may tell both answers: a call would come twice.
+            // An intermediary that retried unnoticed may send both answers, and a call would be run twice.
             EventKind::MessageStart if !self.blocks.is_empty() => {
                 return Err(malformed_event(&"the answer begins again"));
             }
             EventKind::MessageStart => {
-                // The output count at the start is a placeholder. If the stream breaks off, an estimate of what came
-                // is closer to what the vendor bills.
+                // The output count at the start is a placeholder. If the stream breaks off, an estimate from the
+                // received content is closer to what the vendor bills.
                 let usage = message.and_then(|message| message.usage);
                 self.merge_usage(usage.map(|usage| Usage { output_tokens: TokenCount::default(), ..usage }));
             }
@@ -260,8 +260,8 @@ impl Decoder for AnthropicDecoder {
 }
 
 impl WireEvent {
-    /// Reads an event. A field that is not of its form is missed only if the type of the event needs it; one of a type
-    /// that is not listed, which the vendor may add at any time, may have any form, and so may a delta.
+    /// Parses an event. A malformed field is an error only if the event's type requires the field. Unlisted types,
+    /// which the vendor may add at any time, may have any form, and so may their deltas.
     fn parse(data: &str) -> Result<Self, ModelError> {
         serde_json::from_str(data).or_else(|fault| {
             let event = parse_untyped(data, &fault)?;
@@ -290,7 +290,7 @@ impl Usage {
             (self.cache_read_input_tokens.tokens(), self.cache_creation_input_tokens.tokens());
         TokenUsage {
             estimated: false,
-            // The vendor counts cached parts of the prompt beside `input_tokens`, not in it.
+            // The vendor counts cached parts of the prompt in addition to `input_tokens`, not in it.
             input: self.input_tokens.tokens().saturating_add(read).saturating_add(write),
             output: self.output_tokens.tokens(),
             cache_read: read,
@@ -330,11 +330,11 @@ impl AnthropicDecoder {
         };
         let block_type = content.block_type();
         if let Some(before) = self.blocks.iter_mut().rfind(|block| block.index == index) {
-            // llama.cpp begins a call again before the last of its input. One that is whole is not made twice.
+            // llama.cpp begins a call again before the last part of its input. A complete call is not duplicated.
             if content.is_same_call(&before.content) {
                 return;
             }
-            // Two others of one index follow each other.
+            // Two different blocks with the same index follow each other.
             before.is_complete = true;
         }
         self.blocks.push(PartialBlock { index, content, is_complete: false });
@@ -342,7 +342,8 @@ impl AnthropicDecoder {
         parts.extend(first.filter(|first| !first.is_empty()).map(StreamEvent::Delta));
     }
 
-    /// The place of the block of an index. Where either has none, the last is meant, unless it has ended.
+    /// The position of the block with this index. If the index or the last block's own is missing, the last block
+    /// is used unless it has ended.
     fn find_block(&self, index: Option<u64>) -> Option<usize> {
         let known = self.blocks.iter().rposition(|block| block.index == index && index.is_some());
         known.or_else(|| {
@@ -378,14 +379,14 @@ impl AnthropicDecoder {
             (_, Some(BlockContent::Ignored)) => return Ok(()),
             (DeltaKind::Text, Some(BlockContent::Text(all)))
             | (DeltaKind::Thinking, Some(BlockContent::Thinking { thinking: all, .. })) => (all, true),
-            // `LiteLLM` tells it with the block's beginning and once more.
+            // `LiteLLM` sends the signature at the block's beginning and once more.
             (DeltaKind::Signature, Some(BlockContent::Thinking { signature, .. })) if *signature == more => {
                 return Ok(());
             }
             (DeltaKind::Signature, Some(BlockContent::Thinking { signature: all, .. })) => (all, false),
-            // Of a call that has ended there is no more: it would be another's.
+            // A call that has ended gets no more input: it would belong to another call.
             (DeltaKind::InputJson, Some(BlockContent::Tool { input: all, .. })) if !is_whole => (all, false),
-            // Some servers that translate go on with another kind in the block that is open, or begin none.
+            // Some translating servers continue with another kind in the open block, or do not begin one.
             (DeltaKind::Text, _) => {
                 self.received.add_block(more.len());
                 self.start_block(index, ContentBlock::Text { text: Some(more) }, parts);
@@ -418,7 +419,7 @@ impl AnthropicDecoder {
         }
     }
 
-    /// Shows a block as the one that is open.
+    /// Displays a block as the open one.
     fn emit_block_start(
         &mut self,
         at: usize,
@@ -440,7 +441,7 @@ impl AnthropicDecoder {
         let is_reduced = stop != FinishReason::Done;
         let coming = std::mem::take(&mut self.blocks);
         let last = coming.len().saturating_sub(1);
-        // A call that was under way when the answer was cut off, or by chance just whole.
+        // A call that was in progress when the answer was truncated, or was complete by chance.
         let block = |(at, block): (usize, PartialBlock)| {
             let is_reduced = is_reduced && (at == last || !block.is_complete);
             block.content.into_block(is_reduced)

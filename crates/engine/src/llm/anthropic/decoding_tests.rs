@@ -1,4 +1,4 @@
-//! Streams as the vendor documents them and as compatible servers send them, read in pieces of any size.
+//! Streams from the vendor's documentation and from compatible servers, split into chunks of any size.
 
 use pretty_assertions::assert_eq;
 use proptest::prelude::*;
@@ -12,8 +12,8 @@ fn stream(events: &[Value]) -> String {
     events.iter().map(|event| format!("data: {event}\n\n")).collect::<Vec<_>>().concat()
 }
 
-/// A stream after the vendor's documentation: thinking with its signature in parts, text, pings, an event of a
-/// type that is yet to come, and a tool call whose input comes in parts.
+/// A stream modelled on the vendor's documentation: thinking with its signature in parts, text, pings, an event of
+/// an unknown type, and a tool call whose input arrives in parts.
 const STREAM: &str = r#"event: message_start
 data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","content":[],"model":"claude-sonnet-4-5","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":472,"cache_creation_input_tokens":20,"cache_read_input_tokens":1000,"output_tokens":2}}}
 
@@ -137,7 +137,7 @@ fn errors_in_the_stream_are_told_apart() {
         assert_eq!(error.kind, expected, "{kind}");
         assert!(error.message.contains("Overloaded"));
     }
-    // Of servers that leave out the type, or the object.
+    // From servers that omit the type, or the object.
     for data in [
         json!({"error": {"type": "overloaded_error", "message": "Overloaded"}}),
         json!({"type": "error", "message": "Overloaded", "delta": 1}),
@@ -236,7 +236,7 @@ fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
     let (start, _) = STREAM.split_once("event: content_block_stop").unwrap();
     let (before_mark, _) = STREAM.split_once("event: message_stop").unwrap();
     assert_eq!(spent(""), TokenUsage::default());
-    // The first output count is a placeholder: what came of the answer is estimated instead.
+    // The first output count is a placeholder: the output is estimated from the received content instead.
     assert_eq!(spent(start), counted(0));
     assert_eq!(spent(before_mark), counted(89));
     let overloaded = json!({"type": "error", "error": {"type": "overloaded_error"}});
@@ -245,7 +245,7 @@ fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
     }
 }
 
-/// An answer of a text and a call, cut off for `reason` or not.
+/// The call of an answer with this streamed input that ended for `reason`.
 fn stopped_for(reason: &str, input: &str) -> ToolUse {
     let input = json!({"type": "input_json_delta", "partial_json": input});
     let events = [
@@ -260,7 +260,7 @@ fn stopped_for(reason: &str, input: &str) -> ToolUse {
     final_answer(&stream(&events), AnthropicDecoder::default()).calls().next().unwrap().clone()
 }
 
-/// Kimi leaves the event out (<https://github.com/xemantic/anthropic-sdk-kotlin/issues/147>).
+/// Kimi omits the event (<https://github.com/xemantic/anthropic-sdk-kotlin/issues/147>).
 #[test]
 fn blocks_that_nobody_ends_are_whole_where_the_next_begins_and_at_the_end() {
     let call = |id: &str| {
@@ -279,7 +279,7 @@ fn a_call_that_the_answer_was_cut_off_in_is_marked() {
     let whole = stopped_for("tool_use", "{\"a\":1}");
     assert_eq!((whole.input, whole.broken), (json!({"a": 1}), None));
     for reason in ["max_tokens", "model_context_window_exceeded", "refusal"] {
-        // Whole by chance, or cut before its first character: neither may be run.
+        // Complete by chance, or truncated before its first character: neither may be run.
         for input in ["{\"a\":1}", "", "{\"a\":"] {
             assert!(stopped_for(reason, input).broken.is_some(), "{reason} {input}");
         }
@@ -287,7 +287,7 @@ fn a_call_that_the_answer_was_cut_off_in_is_marked() {
     assert_eq!(stopped_for("tool_use", "").broken, None);
 }
 
-/// Gateways that translate Chat Completions pass on reasons that they do not know.
+/// Gateways that translate Chat Completions pass on finish reasons that they do not know.
 #[test]
 fn a_reason_to_end_is_known_in_the_words_of_the_other_protocol_too() {
     for reason in ["length", "content_filter", "sensitive"] {
@@ -348,7 +348,7 @@ fn ended(reason: &str) -> [Value; 2] {
     [end, json!({"type": "message_stop"})]
 }
 
-/// What servers that put this protocol before another may do with the calls of one answer.
+/// How servers that translate another protocol to this one may send the calls of one answer.
 #[test]
 fn blocks_that_are_open_at_once_are_told_apart() {
     let tool = |id: &str| json!({"type": "tool_use", "id": id, "name": "t", "input": {}});
@@ -385,7 +385,7 @@ fn blocks_that_are_open_at_once_are_told_apart() {
     ];
     let whole = stream(&[&events[..], &ended("tool_use")].concat());
     assert_eq!(decode_to_lines(&whole, AnthropicDecoder::default)[..13], expected);
-    // Cut off: the first was whole by its own mark.
+    // Truncated: the first call was complete by its own mark.
     let cut =
         final_answer(&stream(&[&events[..], &ended("max_tokens")].concat()), AnthropicDecoder::default());
     assert_eq!(cut.calls().map(|call| call.broken.is_some()).collect::<Vec<_>>(), [false, true]);
@@ -394,7 +394,7 @@ fn blocks_that_are_open_at_once_are_told_apart() {
     assert_eq!(cut.calls().map(|call| call.broken.is_some()).collect::<Vec<_>>(), [true, true]);
 }
 
-/// `LiteLLM` and `SGLang` have sent such (<https://github.com/BerriAI/litellm/issues/33224>,
+/// `LiteLLM` and `SGLang` have sent such content (<https://github.com/BerriAI/litellm/issues/33224>,
 /// <https://github.com/sgl-project/sglang/issues/26795>).
 #[test]
 fn what_does_not_fit_its_block_begins_one_or_is_refused_and_never_joins_another() {
@@ -425,7 +425,7 @@ fn what_does_not_fit_its_block_begins_one_or_is_refused_and_never_joins_another(
         vec![begun(0, &call("one")), stop(0), more(1, &input("{\"path\":\"/\"}"))],
         vec![begun(0, &json!({"type": "text"})), more(0, &input("{}"))],
         vec![more(0, &signature)],
-        // Of a call that has ended: it would be the other's, which would run without its input.
+        // For a call that has ended: it would be taken for the other's, which would run without its input.
         vec![
             begun(0, &call("one")),
             more(0, &input("{}")),
@@ -436,11 +436,11 @@ fn what_does_not_fit_its_block_begins_one_or_is_refused_and_never_joins_another(
     ] {
         assert!(read(&events).last().unwrap().contains("no known form"), "{events:?}");
     }
-    // The end of a block that is not there is none of another's.
+    // The end of a block that does not exist ends no other block.
     let open = [begun(0, &call("one")), stop(5), begun(1, &call("two")), stop(1)];
     let cut = final_answer(&stream(&[&open[..], &ended("max_tokens")].concat()), AnthropicDecoder::default());
     assert!(cut.calls().all(|call| call.broken.is_some()));
-    // llama.cpp begins a call once more before the last of its input.
+    // llama.cpp begins a call once more before the last part of its input.
     let again = [
         begun(0, &call("one")),
         more(0, &input("{\"a\":")),
@@ -452,7 +452,7 @@ fn what_does_not_fit_its_block_begins_one_or_is_refused_and_never_joins_another(
     assert_eq!(again[..3], ["start ToolUse", "stop", r#"call one t {"a":1} None"#], "{again:?}");
 }
 
-/// A gateway that asks its provider once more may tell what it had told before the first try failed.
+/// A gateway that retries may repeat what it sent before the first attempt failed.
 #[test]
 fn an_answer_that_begins_again_is_broken_and_no_call_is_made_twice() {
     let start = json!({"type": "message_start", "message": {"usage": {"input_tokens": 7}}});
@@ -462,14 +462,14 @@ fn an_answer_that_begins_again_is_broken_and_no_call_is_made_twice() {
     let error =
         final_error(&stream(&[&events[..], &ended("tool_use")].concat()), AnthropicDecoder::default());
     assert!(error.kind == ModelErrorKind::Broken && error.message.contains("begins again"), "{error}");
-    // Before anything else has come, a second beginning says nothing.
+    // Before any other content, a second beginning has no effect.
     let events = [start.clone(), start, call("one"), stop.clone(), call("one"), stop];
     let answer =
         final_answer(&stream(&[&events[..], &ended("tool_use")].concat()), AnthropicDecoder::default());
     assert_eq!(answer.calls().map(|call| call.input.to_string()).collect::<Vec<_>>(), [r#"{"a":1}"#]);
 }
 
-/// `LiteLLM` tells a signature with the block's beginning and once more.
+/// `LiteLLM` sends a signature at the block's beginning and once more.
 #[test]
 fn a_signature_that_is_told_twice_is_one() {
     let signature = |text: &str| more(0, &json!({"type": "signature_delta", "signature": text}));
@@ -491,7 +491,7 @@ fn an_end_mark_without_a_reason_is_no_end() {
     assert!(error.kind == ModelErrorKind::Broken && error.message.contains("without saying why"), "{error}");
 }
 
-/// A block in the making: its kind, and its pieces.
+/// A block as its kind and its chunks.
 fn block() -> impl Strategy<Value = (u8, Vec<String>)> {
     (0..3_u8, prop::collection::vec("[a-z]{0,3}", 0..4))
 }

@@ -1,19 +1,20 @@
-//! Where the provider is asked to keep what it has read of a prompt, so that the next request finds it
-//! (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>).
+//! Places the cache breakpoints at which the provider stores the prompt, so that the next request finds it in the
+//! cache (<https://platform.claude.com/docs/en/build-with-claude/prompt-caching>).
 //!
-//! A request may have four marks. At each of them the provider stores the prompt up to there, and looks for what it
-//! stored before: at the mark, and at the twenty blocks in front of it. One mark is on the system's text; here are
-//! the other three.
+//! A request may have four breakpoints. At each of them the provider stores the prompt up to there, and looks for
+//! an earlier entry at the breakpoint and at the twenty blocks before it. One breakpoint is on the system prompt;
+//! this module places the other three.
 
 use serde_json::{Value, json};
 
 use crate::llm::http::insert;
 
-/// How many blocks there may be between two marks, so that from the later one the earlier is still seen.
+/// The maximum number of blocks between two breakpoints, so that the lookup from the later one reaches the
+/// earlier.
 const MAX_BREAKPOINT_GAP_BLOCKS: usize = 18;
 
-/// Marks the end of the conversation, and the end of the user's message before: that is where the last request
-/// ended. Where many blocks lie between them, one of those is marked too.
+/// Sets breakpoints at the end of the conversation and at the end of the previous user message, where the last
+/// request ended. If many blocks lie between them, one of those gets a breakpoint too.
 pub(super) fn set_breakpoints(messages: &mut [Value]) {
     let ends: Vec<usize> = user_message_ends(messages);
     let mut blocks: Vec<&mut Value> =
@@ -34,7 +35,7 @@ pub(super) fn set_breakpoints(messages: &mut [Value]) {
     }
 }
 
-/// Where the user's messages end: the places of their last blocks among all blocks.
+/// The ends of the user's messages: the indices of their last blocks among all blocks.
 fn user_message_ends(messages: &[Value]) -> Vec<usize> {
     let mut blocks = 0;
     let mut ends = Vec::new();
@@ -47,17 +48,17 @@ fn user_message_ends(messages: &[Value]) -> Vec<usize> {
     ends
 }
 
-/// The provider refuses marks on reasoning.
+/// Whether a block may have a breakpoint. The provider refuses them on reasoning.
 fn allows_breakpoint(block: &Value) -> bool {
     !matches!(block["type"].as_str(), Some("thinking" | "redacted_thinking"))
 }
 
-/// Marks a block of a message, or of the system's text.
+/// Sets a breakpoint on a block of a message or of the system prompt.
 pub(super) fn set_breakpoint(block: &mut Value) {
     insert(block, "cache_control", cache_control());
 }
 
-/// What a mark is: the `cache_control` of what is marked.
+/// The value of the `cache_control` field that makes a breakpoint.
 pub(super) fn cache_control() -> Value {
     json!({"type": "ephemeral"})
 }

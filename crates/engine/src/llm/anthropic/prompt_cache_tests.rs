@@ -1,4 +1,4 @@
-//! Where the marks are, and what a cache after the vendor's documentation makes of them.
+//! The positions of the breakpoints, and their effect on a cache that follows the vendor's documentation.
 
 use futures::StreamExt as _;
 use pretty_assertions::assert_eq;
@@ -10,13 +10,13 @@ use crate::llm::anthropic::Anthropic;
 use crate::llm::profile::ModelProfile;
 use crate::llm::{Answer, ChatModel as _, Message, Request, StreamEvent, ToolReply, ToolSpec};
 
-/// A message of blocks of these types.
+/// A message with blocks of these types.
 fn message(role: &str, kinds: &[&str]) -> Value {
     let blocks: Value = kinds.iter().map(|kind| json!({"type": kind})).collect();
     json!({"role": role, "content": blocks})
 }
 
-/// The places of the marked blocks.
+/// The indices of the blocks with breakpoints.
 fn marked(mut messages: Vec<Value>) -> Vec<usize> {
     set_breakpoints(&mut messages);
     let blocks = messages.iter().flat_map(|message| message["content"].as_array().unwrap());
@@ -53,7 +53,7 @@ fn a_step_of_many_blocks_is_marked_in_between_but_never_on_reasoning() {
     assert_eq!(marked(step(9, 9)), [0, 18]);
     assert_eq!(marked(step(10, 9)), [0, 1, 19]);
     assert_eq!(marked(step(30, 30)), [0, 42, 60]);
-    // Reasoning where the mark would be, and before it.
+    // Reasoning at the position of the breakpoint, and before it.
     let mut kinds = vec!["thinking"];
     kinds.extend(["tool_use", "thinking", "redacted_thinking"]);
     let far =
@@ -67,7 +67,7 @@ fn a_step_of_many_blocks_is_marked_in_between_but_never_on_reasoning() {
     assert_eq!(marked(only_reasoning), [0, 23]);
 }
 
-/// Asks a model with a system's text that is long enough to be kept.
+/// Calls a model with a system prompt that is long enough to be cached.
 async fn ask(model: &Anthropic, messages: &[Message]) -> Answer {
     let input_schema = json!({"type": "object", "properties": {}});
     let tools = [ToolSpec { name: "look".into(), description: "Looks.".into(), input_schema }.into()];
@@ -92,7 +92,7 @@ async fn each_request_finds_all_that_the_one_before_had() {
     let model =
         Anthropic::new(&provider.base_url(), ModelProfile::for_tests("m"), Some(SecretString::from("sk-1")));
     let mut messages = vec![Message::user("hi")];
-    // Steps of one call, and of more blocks than the provider looks back.
+    // Steps with one call, and with more blocks than the provider's lookback.
     for calls in [1, 1, 30, 2, 12, 1] {
         let mut reply = Reply::new().thinking("Hm.");
         for _ in 0..calls {

@@ -1,5 +1,5 @@
-//! The body of a request: JSON into which what is attached is written as it is sent, so that it is in memory once, and
-//! neither in base64 nor as a part of the JSON.
+//! The body of a request: JSON in which placeholders are replaced by the attachments while it is sent. So an
+//! attachment is in memory once, and neither as base64 nor as part of the JSON.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -10,33 +10,34 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use memchr::memmem;
 
-/// Begins what stands in the JSON for what is attached: nobody outside can know it, so no text is taken for one.
+/// The prefix of an attachment's placeholder. It is random, so that no text from outside can be mistaken for one.
 static PLACEHOLDER_MARKER: LazyLock<String> = LazyLock::new(|| {
     let mut random = [0_u8; 16];
-    // Without randomness a conversation could at most repeat what is attached to it.
+    // Without randomness, a conversation could at most repeat its own attachments.
     let _ = getrandom::fill(&mut random);
     random.iter().fold("attached".to_owned(), |mark, byte| format!("{mark}{byte:02x}"))
 });
 /// The length of a hash, in characters.
 const HASH_CHARS: usize = 64;
-/// How many bytes are written at once. It is a multiple of three, so that base64 needs no filling between two pieces.
+/// The number of bytes that are encoded at once. A multiple of three, so that base64 needs no padding between
+/// chunks.
 const ENCODE_CHUNK_BYTES: usize = 48 * 1024;
 
-/// Whether this can be the hash of something: a journal that was imported may name anything.
+/// Whether a text has the form of a hash: an imported journal may contain anything.
 pub(in super::super) fn is_hash(text: &str) -> bool {
     text.len() == HASH_CHARS && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// What stands in a request for the bytes of this hash, in base64.
+/// The placeholder for the base64 of the bytes with this hash.
 pub(in super::super) fn placeholder(hash: &str) -> String {
     format!("{}{hash}", *PLACEHOLDER_MARKER)
 }
 
-/// See the module.
+/// A request body of JSON segments and the attachments between them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct EncodedBody {
     parts: Vec<BodyPart>,
-    /// How many bytes it has.
+    /// The length of the encoded body, in bytes.
     pub(super) length: usize,
 }
 
@@ -47,7 +48,7 @@ enum BodyPart {
 }
 
 impl EncodedBody {
-    /// A body of `json`, in which what is `attached` stands for itself.
+    /// Creates a body from `json`, with the placeholders of `attached` to be replaced by its bytes.
     pub(super) fn new(json: Vec<u8>, attached: &HashMap<&str, Bytes>) -> Self {
         let mut rest = Bytes::from(json);
         let mut parts = Vec::new();
@@ -72,7 +73,7 @@ impl EncodedBody {
         Self { parts, length }
     }
 
-    /// As it is sent, piece by piece.
+    /// The encoded body, chunk by chunk.
     pub(super) fn chunks(self) -> impl Iterator<Item = Bytes> + Send + 'static {
         self.parts.into_iter().flat_map(|part| -> Box<dyn Iterator<Item = Bytes> + Send> {
             match part {
@@ -85,7 +86,7 @@ impl EncodedBody {
         })
     }
 
-    /// As the HTTP client takes it.
+    /// Converts the body for the HTTP client.
     pub(super) fn into_body(self) -> reqwest::Body {
         match <[BodyPart; 1]>::try_from(self.parts) {
             Ok([BodyPart::Json(text) | BodyPart::Attachment(text)]) => text.into(),

@@ -1,43 +1,45 @@
-//! How an answer may end.
+//! Interprets the reasons that providers give for the end of an answer.
 
 use crate::llm::{FinishReason, ModelError, ModelErrorKind};
 
-/// The failure of a stream that ended before its answer was whole.
+/// The failure of a stream that ended before its answer was complete.
 pub(in super::super) fn missing_end_marker() -> ModelError {
     ModelError::new(ModelErrorKind::Broken, "the provider's stream ended without its end mark")
 }
 
-/// The failure of a stream with an end mark that does not say why it ended: whoever broke it off may have sent the mark.
+/// The failure of a stream with an end marker but without a finish reason: an intermediary that cut it off may
+/// have added the marker.
 pub(in super::super) fn missing_finish_reason() -> ModelError {
     ModelError::new(ModelErrorKind::Broken, "the provider's stream ended without saying why")
 }
 
-/// Why an answer ended, as far as the provider has told.
+/// The finish reason that the provider reported, if any.
 #[derive(Debug, Default)]
 pub(in super::super) struct RawFinishReason(Option<String>);
 
 impl RawFinishReason {
-    /// Takes what the provider tells: of some compatible servers also an empty text, of Gemini a word for nothing. Those
-    /// take nothing back.
+    /// Records a reported reason. Some compatible servers also send an empty text, and Gemini a value for
+    /// "unspecified"; those do not override an earlier reason.
     pub(in super::super) fn record(&mut self, reason: Option<String>) {
         let says_something = |reason: &String| !matches!(reason.as_str(), "" | "FINISH_REASON_UNSPECIFIED");
         self.0 = reason.filter(says_something).or(self.0.take());
     }
 
-    /// What it means; none where nothing was told.
+    /// Interprets the reason; `None` if none was reported.
     ///
     /// # Errors
-    /// The provider broke the answer off.
+    /// The provider broke off the answer.
     pub(in super::super) fn parse(&self) -> Result<Option<FinishReason>, ModelError> {
         self.0.as_deref().map(parse_finish_reason).transpose()
     }
 }
 
-/// Why an answer ended, in the words of all protocols: gateways that translate one into another pass on what they do not
-/// know.
+/// Interprets a finish reason in the vocabulary of any protocol: gateways that translate between protocols pass on
+/// values that they do not know.
 ///
-/// Gemini's are those of google-genai (`types.py`, `FinishReason`); its Chat Completions put more before or behind them
-/// (`function_call_filter: MALFORMED_FUNCTION_CALL`). Z.ai's are in <https://docs.z.ai/api-reference/llm/chat-completion>.
+/// Gemini's values are those of google-genai (`types.py`, `FinishReason`); its Chat Completions add text before or
+/// after them (`function_call_filter: MALFORMED_FUNCTION_CALL`). Z.ai's are in
+/// <https://docs.z.ai/api-reference/llm/chat-completion>.
 fn parse_finish_reason(reason: &str) -> Result<FinishReason, ModelError> {
     let broken_off = |kind| ModelError::new(kind, format!("the provider broke its answer off: {reason}"));
     let lowercase = reason.to_lowercase();
@@ -62,12 +64,12 @@ fn parse_finish_reason(reason: &str) -> Result<FinishReason, ModelError> {
         | "escalation"
         | "model_armor"
         | "pup_limited_disabled" => FinishReason::Refusal,
-        // DeepSeek's for a server that had to give up, Z.ai's, OpenRouter's for a provider that did, and that of SGLang
-        // and vLLM for what was given up.
+        // DeepSeek's for a server that ran out of resources, Z.ai's, OpenRouter's for a provider that failed, and
+        // SGLang's and vLLM's for an aborted request.
         "insufficient_system_resource" | "network_error" | "error" | "abort" => {
             return Err(broken_off(ModelErrorKind::Busy));
         }
-        // The model wrote what is no call, or failed in a way that nobody knows: it may do better when asked again.
+        // The model wrote a malformed call, or failed for an unknown reason: another attempt may succeed.
         "malformed_function_call"
         | "function_call_filter"
         | "unexpected_tool_call"

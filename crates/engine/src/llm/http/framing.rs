@@ -1,29 +1,29 @@
-//! How the body of an answer is cut into events, in whatever pieces it comes.
+//! Splits the body of an answer into events, independent of its chunks.
 //!
-//! Ours and not a library's: what a standard says to pass over, such as a field that nobody knows, must not break an
-//! answer off, and an event is read where it lies.
+//! This is not a library's parser because input that the standard says to ignore, such as an unknown field, must
+//! not break off an answer, and because events are read in place.
 
 use bytes::Bytes;
 use memchr::{memchr, memchr2};
 
-/// The longest line of a body and the longest event, in bytes. No vendor's models write that much in a whole answer; a
-/// server that does not end them must not fill the memory.
+/// The maximum length of a line and of an event, in bytes. No vendor's model writes as much in a whole answer; a
+/// server that never ends a line must not exhaust the memory.
 const MAX_EVENT_BYTES: usize = 16 * 1024 * 1024;
 
-/// It may stand before the first line, and says nothing.
+/// The mark that may precede the first line, and is ignored.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How a provider marks where an event of its stream ends.
+/// How a provider delimits the events of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Framing {
     /// Server-sent events
     /// (<https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation>).
     Sse,
-    /// A JSON value on each line, which is the data of an event.
+    /// One JSON value per line, which is the data of an event.
     Ndjson,
 }
 
-/// Why a body cannot be read on.
+/// Why the rest of a body cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum FramingError {
     #[error("a line or an event has more than {MAX_EVENT_BYTES} bytes")]
@@ -32,7 +32,7 @@ pub(super) enum FramingError {
     NotUtf8,
 }
 
-/// The events of a body. Only their data counts: the vendors name the type of an event in it too.
+/// Reads the events of a body. Only their data are used: the vendors repeat the type of an event there.
 pub(super) struct EventReader {
     lines: LineReader,
     event: EventBuffer,
@@ -43,20 +43,20 @@ impl EventReader {
         Self { lines: LineReader::new(framing), event: EventBuffer::new(framing) }
     }
 
-    /// Adds a piece of the body, once [`EventReader::next_event`] has no more of the one before.
+    /// Adds a chunk of the body. [`EventReader::next_event`] must have consumed the previous one.
     pub(super) fn push(&mut self, piece: Bytes) {
         self.lines.push(piece);
     }
 
-    /// Adds the end of the body: the last event may lack its own.
+    /// Adds the end of the body: the last event may lack its own end.
     pub(super) fn finish(&mut self) {
         self.push(Bytes::from_static(b"\n\n"));
     }
 
-    /// The data of the next event, never blank; none before another piece is added.
+    /// Returns the data of the next event, never blank; `None` if another chunk is needed.
     ///
     /// # Errors
-    /// See [`FramingError`].
+    /// The event is too long or not UTF-8: see [`FramingError`].
     pub(super) fn next_event(&mut self) -> Result<Option<&str>, FramingError> {
         self.event.clear_emitted();
         while let Some(line) = self.lines.next_line()? {
@@ -68,17 +68,17 @@ impl EventReader {
     }
 }
 
-/// The lines of a body.
+/// Reads the lines of a body.
 struct LineReader {
     framing: Framing,
     chunk: Bytes,
-    /// How much of the piece has been read.
+    /// How much of the chunk has been read, in bytes.
     position: usize,
-    /// The line that earlier pieces began.
+    /// The line that earlier chunks began.
     partial_line: Vec<u8>,
-    /// Whether that line was given out.
+    /// Whether that line has been returned.
     is_partial_emitted: bool,
-    /// Whether the last line ended with CR: an LF that follows belongs to it.
+    /// Whether the last line ended with CR: a following LF belongs to it.
     after_cr: bool,
 }
 
@@ -99,7 +99,7 @@ impl LineReader {
         (self.chunk, self.position) = (piece, 0);
     }
 
-    /// The next line, without its end; none where the piece has no more ends.
+    /// Returns the next line without its end; `None` if the chunk contains no further line end.
     fn next_line(&mut self) -> Result<Option<&[u8]>, FramingError> {
         if std::mem::take(&mut self.is_partial_emitted) {
             self.partial_line.clear();
@@ -138,14 +138,14 @@ impl LineReader {
 /// The event that is being read.
 struct EventBuffer {
     framing: Framing,
-    /// Its data so far.
+    /// The data so far.
     data: String,
-    /// Whether it was given out.
+    /// Whether the event has been returned.
     is_emitted: bool,
-    /// Whether no line has come yet.
+    /// Whether no line has been read yet.
     is_first: bool,
-    /// Whether it is JSON that no field names: so some servers, such as Gemini's, tell an error in a stream that has
-    /// begun. What there is of it is its data.
+    /// Whether this is JSON outside any field: some servers, such as Gemini's, report an error in this form after
+    /// the stream has begun. The lines of the JSON are its data.
     is_bare_json: bool,
 }
 
@@ -160,7 +160,7 @@ impl EventBuffer {
         }
     }
 
-    /// Takes a line. Whether the event is whole with it, and says something.
+    /// Adds a line. Returns whether it completes an event that has data.
     fn push_line(&mut self, line: &[u8]) -> Result<bool, FramingError> {
         let is_first = std::mem::take(&mut self.is_first);
         let line = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| is_first).unwrap_or(line);
@@ -173,11 +173,11 @@ impl EventBuffer {
             Framing::Sse => match line.strip_prefix(b"data") {
                 Some([]) => self.push_data(b"")?,
                 Some([b':', b' ', value @ ..] | [b':', value @ ..]) => self.push_data(value)?,
-                // A comment, or a field that says nothing to us.
+                // A comment, or a field that is not used here.
                 Some(_) => {}
                 None => {
                     if let Some(error) = error_field_value(line) {
-                        // It ends the answer: what came of the event before it says nothing more.
+                        // The error ends the answer, so the data of the event before it are dropped.
                         self.data.clear();
                         self.push_data(&[b"{\"error\":", error, b"}"].concat())?;
                     }
@@ -198,7 +198,7 @@ impl EventBuffer {
         self.data.is_empty() && matches!(line, [b'{' | b'[', ..])
     }
 
-    /// Adds a line of data.
+    /// Appends a line of data.
     fn push_data(&mut self, value: &[u8]) -> Result<(), FramingError> {
         if self.data.len() + value.len() >= MAX_EVENT_BYTES {
             return Err(FramingError::TooLong);
@@ -211,7 +211,7 @@ impl EventBuffer {
     }
 }
 
-/// The error that a field of its own tells, in JSON: so llama.cpp did until September 2025
+/// The value of a field `error`, in JSON: llama.cpp reported errors this way until September 2025
 /// (<https://github.com/ggml-org/llama.cpp/pull/16109>).
 fn error_field_value(line: &[u8]) -> Option<&[u8]> {
     line.strip_prefix(b"error:").map(<[u8]>::trim_ascii).filter(|error| error.starts_with(b"{"))

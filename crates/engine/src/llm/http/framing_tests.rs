@@ -1,4 +1,4 @@
-//! Bodies in all pieces, and the same bodies as a library reads them.
+//! Bodies in all splits into chunks, compared with the results of a library.
 
 use std::convert::Infallible;
 
@@ -9,7 +9,7 @@ use sse_stream::SseStream;
 
 use super::*;
 
-/// The data of the events of a body that comes in these pieces, or why it could not be read on.
+/// The data of the events in a body that consists of these chunks, or the error.
 fn data(pieces: &[&[u8]], framing: Framing) -> Result<Vec<String>, FramingError> {
     let (mut events, mut data) = (EventReader::new(framing), Vec::new());
     for piece in pieces {
@@ -36,7 +36,7 @@ fn lines_are_whole_however_they_come() {
     let expected = strings(&["{\"a\":\"Gr\u{fc}\u{df}e\"}\r", "{\"b\":1}", "{\"c\":2}"]);
     assert_eq!(data(&pieces, Framing::Ndjson), Ok(expected));
     assert_eq!(data(&[b"", b"\n"], Framing::Ndjson), Ok(strings(&[])));
-    // White space of JSON, and no end of a line.
+    // Whitespace of JSON, not a line end.
     assert_eq!(data(&[b"{\r}\n"], Framing::Ndjson), Ok(strings(&["{\r}"])));
     assert_eq!(data(&[b"{}\n\xff\n"], Framing::Ndjson), Err(FramingError::NotUtf8));
 }
@@ -49,8 +49,8 @@ fn the_last_event_may_lack_its_end() {
     }
 }
 
-/// As the standard has it; some of these a stricter reader takes for faults. But what is not UTF-8 is no answer that
-/// could be shown: the standard would put other letters for it.
+/// As the standard demands; a stricter parser takes some of these for errors. The exception is text that is not
+/// UTF-8, where the standard would substitute characters: such an answer cannot be displayed.
 #[test]
 fn what_says_nothing_is_passed_over() {
     for (body, expected) in [
@@ -94,7 +94,7 @@ fn neither_a_line_nor_an_event_without_an_end_is_kept_for_ever() {
     assert_eq!(data(&[&line, b"\n", &line], Framing::Sse).unwrap().len(), 2);
 }
 
-/// What a line of a body may be, of what both readers take.
+/// A line of a body, of the kinds that both parsers accept.
 fn line() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => "[a-zü: ]{0,6}".prop_map(|value| format!("data: x{value}")),

@@ -1,4 +1,4 @@
-//! Bodies that stop coming without an end.
+//! Time limits for bodies that stall without ending.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -9,13 +9,14 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
-/// How long a provider may be silent, before its first byte or between two: a model that thinks hard sends pings or
-/// nothing for minutes.
+/// How long a provider may send nothing, before its first byte or between two. A model that thinks for long sends
+/// only pings, or nothing, for minutes.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_mins(5);
-/// How long it may send what is nothing of its answer, such as pings.
+/// How long a provider may send only data that do not advance its answer, such as pings.
 const STALL_TIMEOUT: Duration = Duration::from_mins(20);
 
-/// The beginning of a body: what comes in time, up to the piece that makes it longer than `most` bytes.
+/// Reads the beginning of a body: what arrives within `patience`, up to and including the chunk that exceeds
+/// `most` bytes.
 pub(super) async fn read_prefix<E>(
     bytes: impl Stream<Item = Result<Bytes, E>> + Send,
     most: usize,
@@ -30,19 +31,20 @@ pub(super) async fn read_prefix<E>(
             }
         }
     };
-    // What has come until then must do.
+    // On a timeout, the part that has arrived is used.
     let _ = timeout(patience, read).await;
     beginning
 }
 
-/// A body, and how long it has been silent.
+/// A body with time limits for silence and for lack of progress.
 pub(super) struct IdleTimeoutBody<B> {
     body: B,
-    /// One for all pieces, looked at when it fires and then set anew: one for each would cost as much as to read it.
-    /// None before the body is first waited for.
+    /// One timer for all chunks, checked when it fires and then reset: a timer per chunk would cost as much as
+    /// reading the chunk. `None` before the body is first waited for.
     timer: Option<Pin<Box<Sleep>>>,
     last_chunk_at: Instant,
-    /// Whether the last piece told something, and when the first came that followed one which did.
+    /// Whether the last chunk advanced the answer; the field below is the arrival time of the chunk after the
+    /// latest that did.
     made_progress: bool,
     last_progress_at: Instant,
 }
@@ -52,22 +54,23 @@ where
     B: Stream<Item = Result<Bytes, E>> + Unpin,
     E: std::error::Error + Send + Sync + 'static,
 {
-    /// Watches a body from now on.
+    /// Creates a monitored body; its time limits begin now.
     pub(super) fn new(body: B) -> Self {
         let now = Instant::now();
         Self { body, timer: None, last_chunk_at: now, made_progress: false, last_progress_at: now }
     }
 
-    /// The last piece told something.
+    /// Records that the last chunk advanced the answer.
     pub(super) fn note_progress(&mut self) {
         self.made_progress = true;
     }
 
-    /// The next piece; none at the end.
+    /// Returns the next chunk; `None` at the end.
     ///
     /// # Errors
-    /// The connection broke, nothing came for [`IDLE_TIMEOUT`], or nothing that told anything for [`STALL_TIMEOUT`], which is
-    /// noticed with the next piece and reckoned from the one after the last that did: within twice [`IDLE_TIMEOUT`].
+    /// The connection broke, nothing arrived for [`IDLE_TIMEOUT`], or nothing advanced the answer for
+    /// [`STALL_TIMEOUT`]. The latter is noticed with the next chunk, and counted from the chunk after the last
+    /// that advanced the answer: it is exceeded by at most twice [`IDLE_TIMEOUT`].
     pub(super) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         let given_up = |why: String| Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
         loop {
@@ -101,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// Pieces, each so many seconds after the one before, and then nothing, or the end.
+    /// Chunks, each after a gap of so many seconds, followed by the end or by endless silence.
     fn body(gaps: &[u64], ends: bool) -> impl Stream<Item = Result<Bytes, Infallible>> + Send {
         let pieces = stream::iter(gaps.to_vec()).then(|gap| async move {
             sleep(Duration::from_secs(gap)).await;
@@ -110,7 +113,8 @@ mod tests {
         pieces.chain(stream::pending().take(usize::from(!ends)))
     }
 
-    /// How many pieces of a body are read, and the kind of what it ends with; each of the first `told` told something.
+    /// The number of chunks that are read, and the kind of error at the end; each of the first `told` chunks
+    /// advances the answer.
     async fn read(gaps: &[u64], ends: bool, told: usize) -> (usize, Option<io::ErrorKind>) {
         let mut watched = IdleTimeoutBody::new(Box::pin(body(gaps, ends)));
         let mut read = 0;

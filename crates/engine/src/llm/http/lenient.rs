@@ -1,5 +1,5 @@
-//! How the data of an event is read. What an answer is made of must be of its form; all else, such as what it costs,
-//! must not break it off.
+//! Lenient parsing of event data. Fields that make up the answer must have the expected form; anything else, such
+//! as the usage, must not break off an answer.
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::Value;
@@ -7,20 +7,20 @@ use serde_json::value::RawValue;
 
 use crate::llm::{ModelError, ModelErrorKind, classify};
 
-/// The failure of an event that is not of the form that its type has.
+/// The failure of an event that does not have the form of its type.
 pub(in super::super) fn malformed_event(what: &dyn std::fmt::Display) -> ModelError {
     ModelError::new(ModelErrorKind::Broken, format!("the provider sent an event of no known form: {what}"))
 }
 
-/// A field that the type of an event has.
+/// Returns a field that is required by the event's type, or an error.
 pub(in super::super) fn require_field<T>(field: Option<T>, name: &str) -> Result<T, ModelError> {
     field.ok_or_else(|| malformed_event(&format!("`{name}` is missing or not as it should be")))
 }
 
-/// Reads an event of the one form that all events of a stream have.
+/// Parses an event of a stream whose events all have the same form.
 ///
 /// # Errors
-/// It is not of that form; an error that the provider reports is told as what it is.
+/// The event does not have that form. An error that the provider reports in another form is classified as such.
 pub(in super::super) fn parse_event<T: DeserializeOwned>(data: &str) -> Result<T, ModelError> {
     serde_json::from_str(data).map_err(|fault| match parse_untyped(data, &fault) {
         Ok(_) => malformed_event(&fault),
@@ -28,24 +28,24 @@ pub(in super::super) fn parse_event<T: DeserializeOwned>(data: &str) -> Result<T
     })
 }
 
-/// An event that could not be read for `fault`, as it is.
+/// Parses an event as untyped JSON after it could not be parsed as typed because of `fault`.
 ///
 /// # Errors
-/// It is no JSON, or an error that the provider reports: those come in more forms than any other event.
+/// The event is not JSON, or is an error reported by the provider: errors come in more forms than any other event.
 pub(in super::super) fn parse_untyped(data: &str, fault: &serde_json::Error) -> Result<Value, ModelError> {
     let event = serde_json::from_str(data).map_err(|_| malformed_event(fault))?;
     if classify::is_error_event(&event) { Err(classify::classify_stream_error(&event)) } else { Ok(event) }
 }
 
-/// A field of such an event; none if it is not of its form.
+/// A field of such an event; `None` if it is malformed.
 pub(in super::super) fn optional_field<T: DeserializeOwned>(event: &Value, name: &str) -> Option<T> {
     T::deserialize(event.get(name)?).ok()
 }
 
-/// The number of the block or item that such an event is of. It may be absent.
+/// The index of the block or item that such an event belongs to. It may be absent.
 ///
 /// # Errors
-/// It is none: taken for absent, the event would be another's.
+/// The field is not an index: if it were treated as absent, the event would be assigned to another block.
 pub(in super::super) fn index_field(event: &Value, name: &str) -> Result<Option<u64>, ModelError> {
     match event.get(name) {
         None | Some(Value::Null) => Ok(None),
@@ -53,7 +53,7 @@ pub(in super::super) fn index_field(event: &Value, name: &str) -> Result<Option<
     }
 }
 
-/// Reads a field that is taken for absent if it is not of its form.
+/// Deserializes a field, and treats a malformed one as absent.
 pub(in super::super) fn none_if_malformed<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -63,19 +63,19 @@ where
     Ok(field.and_then(|field| serde_json::from_str(field.get()).ok()))
 }
 
-/// A count of tokens. None where it is absent or not of its form.
+/// A token count; `None` if it is absent or malformed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in super::super) struct TokenCount(Option<u64>);
 
 impl TokenCount {
-    /// This count or, where it tells nothing, the one told before. Counts only grow within an answer: servers that have
-    /// nothing to add may write 0.
+    /// Returns this count or, if it is absent or 0, the previous one. Counts only grow within an answer; servers
+    /// that have nothing to add may write 0.
     #[must_use]
     pub(in super::super) fn or(self, before: Self) -> Self {
         if self.tokens() > 0 { self } else { before }
     }
 
-    /// What is counted; nothing where nothing is told.
+    /// The number of tokens; 0 if it is unknown.
     pub(in super::super) fn tokens(self) -> u64 {
         self.0.unwrap_or(0)
     }
@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for TokenCount {
     }
 }
 
-/// A number that counts something; some servers write `1.0` for 1.
+/// A number used as a count; some servers write `1.0` for 1.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

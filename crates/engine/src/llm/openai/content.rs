@@ -1,5 +1,5 @@
-//! The `content` of an answer: a text or, of Mistral's models that reason, a list of chunks, some of which are what the
-//! model thought (<https://docs.mistral.ai/capabilities/reasoning>).
+//! The `content` of an answer: a text or, from Mistral's reasoning models, a list of chunks, some of which are
+//! thoughts (<https://docs.mistral.ai/capabilities/reasoning>).
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::CONTENT_FIELD;
 use crate::llm::http::insert;
 
-/// Content as it is streamed.
+/// Streamed content.
 #[derive(Debug)]
 pub(super) enum DeltaContent {
     Text(String),
@@ -25,10 +25,10 @@ pub(super) enum Chunk {
     },
     Thinking {
         thinking: Box<DeltaContent>,
-        /// Of some models, which want it back.
+        /// Sent by some models, which require it back.
         signature: Option<String>,
     },
-    /// A reference to a source, for example.
+    /// For example a reference to a source.
     #[serde(other)]
     Other,
 }
@@ -43,7 +43,7 @@ impl DeltaContent {
 }
 
 impl Chunk {
-    /// What it says.
+    /// The text of the chunk.
     pub(super) fn text(&self) -> String {
         match self {
             Self::Text { text } => text.clone(),
@@ -53,12 +53,12 @@ impl Chunk {
     }
 }
 
-/// What is kept as the signature of a thought that came within the content: where it came, and its own signature.
+/// The stored signature of a thought from the content: the name of the field, and the thought's own signature.
 pub(super) fn thought_signature(own: Option<String>) -> String {
     own.map_or_else(|| CONTENT_FIELD.to_owned(), |own| json!({CONTENT_FIELD: own}).to_string())
 }
 
-/// A thought as it is sent back; none where it did not come within the content.
+/// A thought as it is sent back; `None` if it did not come from the content.
 pub(super) fn thinking_chunk(thinking: &str, signature: &str) -> Option<Value> {
     let mut thought = json!({"type": "thinking", "thinking": [text_chunk(thinking)], "closed": true});
     if signature != CONTENT_FIELD {
@@ -72,7 +72,8 @@ fn text_chunk(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-/// Content as it is sent back: with `thoughts` in the form in which they came, if there are any. None of nothing.
+/// Content as it is sent back: with `thoughts` in the form in which they came, if there are any; `None` if it is
+/// empty.
 pub(super) fn to_request_content(thoughts: Vec<Value>, text: Option<&str>) -> Option<Value> {
     if thoughts.is_empty() {
         return text.map(|text| json!(text));
@@ -80,7 +81,7 @@ pub(super) fn to_request_content(thoughts: Vec<Value>, text: Option<&str>) -> Op
     Some(thoughts.into_iter().chain(text.map(text_chunk)).collect())
 }
 
-/// By hand: told apart by an attempt at each form, every delta would be kept once more before it is read.
+/// Implemented by hand: an untagged enum would buffer a copy of every delta before it is parsed.
 impl<'de> Deserialize<'de> for DeltaContent {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(ContentVisitor)

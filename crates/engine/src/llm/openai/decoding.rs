@@ -1,4 +1,4 @@
-//! How an answer of OpenAI Chat Completions is read, the vendor's and that of the servers that took it over
+//! Decodes the stream of OpenAI Chat Completions, from the vendor and from compatible servers
 //! (<https://platform.openai.com/docs/api-reference/chat-streaming>).
 
 use std::borrow::Cow;
@@ -22,7 +22,7 @@ use crate::llm::{
     classify, parse_tool_input,
 };
 
-/// A piece of the answer. What few of them have is boxed, for each is moved about while it is read.
+/// A chunk of the answer. Rare fields are boxed, because each chunk is moved around while it is parsed.
 #[derive(Deserialize)]
 struct Chunk {
     choices: Option<Vec<Choice>>,
@@ -35,25 +35,25 @@ struct Chunk {
 struct Choice {
     delta: Option<Delta>,
     finish_reason: Option<String>,
-    /// `OpenRouter`'s place for it, as its documentation has it.
+    /// The place of an error in `OpenRouter`'s documentation.
     error: Option<Box<Value>>,
-    /// Moonshot's place for it.
+    /// Moonshot's place for the usage.
     #[serde(default, deserialize_with = "none_if_malformed")]
     usage: Option<Box<Usage>>,
 }
 
-/// With defaults, for a server written in PHP may tell a delta of nothing as `[]`.
+/// All fields have defaults: a server written in PHP may send an empty delta as `[]`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Delta {
     content: Option<DeltaContent>,
-    /// Text in which the model declines; shown as any other. Nothing where it is no text.
+    /// Text in which the model declines; displayed like any other text. Ignored if it is not a text.
     refusal: Option<Value>,
-    /// Not the vendor's own, as the two that follow: `DeepSeek`, vLLM and others stream reasoning here.
+    /// Not part of the vendor's protocol, like the next two: `DeepSeek`, vLLM and others stream reasoning here.
     reasoning_content: Option<String>,
-    /// Groq, `OpenRouter`, newer vLLM.
+    /// Used by Groq, `OpenRouter` and newer versions of vLLM.
     reasoning: Option<String>,
-    /// `OpenRouter`, beside the field before: a list. Nothing where it is none.
+    /// A list that `OpenRouter` sends beside the previous field. Ignored if it is not a list.
     reasoning_details: Option<Value>,
     /// Some compatible servers send `null`.
     tool_calls: Option<Vec<CallDelta>>,
@@ -61,7 +61,7 @@ struct Delta {
 
 #[derive(Deserialize)]
 struct CallDelta {
-    /// Absent where a call comes whole.
+    /// Absent if a call arrives complete.
     index: Option<usize>,
     id: Option<String>,
     function: Option<FunctionDelta>,
@@ -71,7 +71,7 @@ struct CallDelta {
 #[derive(Default, Deserialize)]
 struct FunctionDelta {
     name: Option<String>,
-    /// A text; of some compatible servers the object itself.
+    /// A text; some compatible servers send the object itself.
     arguments: Option<Value>,
 }
 
@@ -86,7 +86,7 @@ struct Usage {
     completion_tokens_details: Option<CompletionDetails>,
     /// `DeepSeek`'s name (<https://api-docs.deepseek.com/guides/kv_cache>).
     prompt_cache_hit_tokens: TokenCount,
-    /// Moonshot's.
+    /// Moonshot's name.
     cached_tokens: TokenCount,
 }
 
@@ -94,7 +94,7 @@ struct Usage {
 #[serde(default)]
 struct PromptDetails {
     cached_tokens: TokenCount,
-    /// `OpenRouter`'s (<https://openrouter.ai/docs/use-cases/usage-accounting>).
+    /// `OpenRouter`'s name (<https://openrouter.ai/docs/use-cases/usage-accounting>).
     cache_write_tokens: TokenCount,
 }
 
@@ -105,7 +105,7 @@ struct CompletionDetails {
 }
 
 impl Usage {
-    /// These counts, and where they tell nothing those of `before`.
+    /// These counts; those that are missing are taken from `before`.
     fn or_previous(&self, before: TokenUsage) -> TokenUsage {
         let prompt = self.prompt_tokens_details.unwrap_or_default();
         let completion = self.completion_tokens_details.unwrap_or_default();
@@ -127,7 +127,7 @@ impl CallDelta {
         self.function.as_ref()?.name.as_deref().filter(|name| is_non_empty(name))
     }
 
-    /// The arguments as they are kept, where there are any: blanks may follow a call that is whole.
+    /// The arguments as they are stored; `None` if there are none. Whitespace may follow a complete call.
     fn arguments(&self) -> Option<Cow<'_, str>> {
         match self.function.as_ref()?.arguments.as_ref()? {
             Value::String(more) => (!more.trim().is_empty()).then(|| more.into()),
@@ -137,7 +137,7 @@ impl CallDelta {
     }
 }
 
-/// A call, with what has come of it.
+/// A call that is being received.
 #[derive(Default)]
 struct PartialCall {
     index: Option<usize>,
@@ -148,8 +148,8 @@ struct PartialCall {
 }
 
 impl PartialCall {
-    /// Whether a delta with a name must be of another call: it has another name, or other arguments than this one, which
-    /// has all of its own.
+    /// Whether a delta with a name must belong to another call: it has another name, or other arguments although
+    /// this call already has all of its own.
     fn conflicts_with(&self, delta: &CallDelta) -> bool {
         let is_named_otherwise =
             is_non_empty(&self.name) && delta.name().is_some_and(|name| name != self.name);
@@ -163,11 +163,11 @@ impl PartialCall {
     }
 }
 
-/// The block that is open.
+/// The open block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OpenBlock {
     Prose(TextKind),
-    /// The call at this place of all calls.
+    /// The call at this position among all calls.
     Call(usize),
 }
 
@@ -175,9 +175,9 @@ enum OpenBlock {
 pub(super) struct OpenAiDecoder {
     text: String,
     thinking: String,
-    /// What the provider wants back of the reasoning: see [`super::reasoning_field`].
+    /// The parts of the reasoning that the provider requires back: see [`super::reasoning_field`].
     reasoning_details: Vec<Value>,
-    /// Where the reasoning came, if the provider wants it back there: what is kept as its signature.
+    /// The stored signature if the provider requires the reasoning back in the field in which it came.
     reasoning_signature: Option<String>,
     calls: Vec<PartialCall>,
     open: Option<OpenBlock>,
@@ -191,7 +191,7 @@ impl Decoder for OpenAiDecoder {
     fn decode_event(&mut self, data: &str, parts: &mut VecDeque<StreamEvent>) -> Result<(), ModelError> {
         let chunk: Chunk = parse_event(data)?;
         let has_choices = chunk.choices.is_some();
-        // Only one choice is asked for.
+        // Only one choice is requested.
         let choice = chunk.choices.into_iter().flatten().next();
         let usage = chunk.usage.as_deref().or(choice.as_ref().and_then(|choice| choice.usage.as_deref()));
         if let Some(usage) = usage {
@@ -223,7 +223,7 @@ impl Decoder for OpenAiDecoder {
         }
         let last = self.calls.len().saturating_sub(1);
         for (at, call) in self.calls.drain(..).enumerate() {
-            // Calls may come mixed: one of which no argument has come may not have come at all.
+            // Calls may be interleaved: a call without arguments may not have arrived at all.
             let is_reduced = stop != FinishReason::Done && (at == last || call.arguments.is_empty());
             let mut call = into_tool_use(call);
             if is_reduced {
@@ -290,7 +290,7 @@ impl OpenAiDecoder {
         }
     }
 
-    /// Some servers send the same reasoning in several fields: only one of them is shown.
+    /// Appends reasoning. Some servers send the same reasoning in several fields; only one of them is displayed.
     fn append_reasoning(&mut self, delta: &Delta, parts: &mut VecDeque<StreamEvent>) {
         let details = delta.reasoning_details.as_ref().and_then(Value::as_array);
         let mut in_details = String::new();
@@ -315,7 +315,7 @@ impl OpenAiDecoder {
         }
         let received = &mut self.received;
         let Some(call) = self.calls.get_mut(at) else { return };
-        // Id and name come whole, and from some compatible servers with every part of the arguments.
+        // Id and name arrive complete, and from some compatible servers with every part of the arguments.
         let mut first = |known: &mut String, sent: Option<String>| {
             if known.is_empty() {
                 *known = sent.unwrap_or_default();
@@ -331,7 +331,7 @@ impl OpenAiDecoder {
             call.extra_content = Some(extra);
         }
         match arguments {
-            // All of it once more, from a server that closes with the whole call.
+            // The same arguments again, from a server that ends with the complete call.
             Some(Value::String(again)) if is_named && again == call.arguments && call.is_complete() => {}
             Some(Value::String(more)) => {
                 received.add(more.len());
@@ -345,8 +345,8 @@ impl OpenAiDecoder {
         }
     }
 
-    /// Which call a delta belongs to: that of its index, else that of its id, else the last. Servers that send calls whole
-    /// give all of them one index or none, and perhaps no id: a delta with a name may begin another.
+    /// The call that a delta belongs to: by index, else by id, else the last one. Servers that send complete calls
+    /// give all of them the same index or none, and perhaps no id, so a delta with a name may begin another call.
     fn find_call(&self, delta: &CallDelta) -> usize {
         let id = delta.id.as_deref().filter(|id| is_non_empty(id));
         let known = match delta.index {
@@ -358,13 +358,13 @@ impl OpenAiDecoder {
         let is_another = |call: &PartialCall| match id {
             _ if delta.name().is_none() => false,
             Some(id) if is_non_empty(&call.id) => call.id != id,
-            // What an id cannot tell.
+            // The ids do not decide.
             _ => delta.index.is_none() || call.conflicts_with(delta),
         };
         known.filter(|at| !self.calls.get(*at).is_some_and(is_another)).unwrap_or(self.calls.len())
     }
 
-    /// The stream has no block marks: a block begins where the kind changes.
+    /// Opens a block. The stream has no block marks: a block begins where the kind changes.
     fn open_block(&mut self, to: OpenBlock, parts: &mut VecDeque<StreamEvent>) {
         if self.open == Some(to) {
             return;
@@ -399,9 +399,9 @@ fn is_non_empty(text: &str) -> bool {
     !text.is_empty()
 }
 
-/// Adds a part of the reasoning: more of the last one if it has its index and type, else a new one.
+/// Adds a part of the reasoning: it continues the last part if index and type are the same, else it is a new one.
 fn append_reasoning_detail(details: &mut Vec<Value>, more: &Value, received: &mut ReceivedBytes) {
-    // Only the first piece of one may have its id.
+    // Only the first chunk of a part may have its id.
     let has_id = |known: &Value| known["id"].is_null() || more["id"].is_null() || known["id"] == more["id"];
     let is_same =
         |known: &Value| known["type"] == more["type"] && known["index"] == more["index"] && has_id(known);
@@ -413,7 +413,7 @@ fn append_reasoning_detail(details: &mut Vec<Value>, more: &Value, received: &mu
         let grows = matches!(field.as_str(), "text" | "summary" | "data");
         match (known.get_mut(field), value) {
             (_, Value::Null) => {}
-            // Sealed reasoning that is told twice; a text may well be the same twice.
+            // Encrypted reasoning that was sent twice; a text may legitimately repeat.
             (Some(before), value) if before == value && (!grows || field == "data") => {}
             (Some(Value::String(before)), Value::String(more)) if grows => {
                 received.add(more.len());

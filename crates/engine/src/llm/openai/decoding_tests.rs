@@ -1,4 +1,4 @@
-//! Streams as the vendor documents them and as compatible servers send them, read in pieces of any size.
+//! Streams from the vendor's documentation and from compatible servers, split into chunks of any size.
 
 use pretty_assertions::assert_eq;
 use serde_json::json;
@@ -7,8 +7,8 @@ use super::*;
 use crate::llm::ModelErrorKind;
 use crate::llm::decoder_testing::{decode_to_lines, final_answer, final_error};
 
-/// A stream after the vendor's documentation: text, two calls whose arguments come in parts, and the usage in a
-/// chunk of its own.
+/// A stream modelled on the vendor's documentation: text, two calls whose arguments arrive in parts, and the usage
+/// in a chunk of its own.
 const STREAM: &str = r#"data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1694268190,"model":"gpt-5","system_fingerprint":"fp_4","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"usage":null}
 
 data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"Grüße"},"finish_reason":null}]}
@@ -73,12 +73,12 @@ fn an_answer_that_breaks_off_costs_what_the_provider_had_told() {
     let expected =
         TokenUsage { input: 82, output: 17, cache_read: 64, cache_write: 0, reasoning: 9, estimated: false };
     assert_eq!(final_error(before_mark, OpenAiDecoder::default()).usage, expected);
-    // The usage comes last: an answer that breaks off before has told nothing.
+    // The usage comes last: an answer that breaks off before it has reported none.
     let (before_usage, _) = STREAM.split_once(r#"data: {"id":"chatcmpl-1","choices":[],"usage""#).unwrap();
     assert_eq!(final_error(before_usage, OpenAiDecoder::default()).usage, TokenUsage::default());
 }
 
-/// A stream of these deltas, ended for `reason`.
+/// A stream of these deltas that ends for `reason`.
 pub(in super::super) fn stream(deltas: &[Value], reason: &str) -> String {
     let chunk = |delta: &Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]});
     let mut chunks: Vec<Value> = deltas.iter().map(chunk).collect();
@@ -116,7 +116,7 @@ fn reasoning_and_refusals_of_compatible_servers_are_shown() {
     assert_eq!(decode_to_lines(&stream(&deltas, "stop"), OpenAiDecoder::default), expected);
 }
 
-/// Mistral's models that reason (<https://docs.mistral.ai/capabilities/reasoning>).
+/// Mistral's reasoning models (<https://docs.mistral.ai/capabilities/reasoning>).
 #[test]
 fn content_may_come_in_chunks_some_of_which_are_thoughts() {
     let thought =
@@ -194,14 +194,14 @@ fn errors_in_the_stream_are_told_apart() {
         assert_eq!(error.kind, kind);
         assert!(error.message.contains("overloaded"));
     }
-    // Within a choice, as OpenRouter's documentation has it, and with its costs.
+    // Within a choice, as in OpenRouter's documentation, and with the usage.
     let within = json!({"choices": [{"delta": {}, "finish_reason": "error", "error": {"code": 400,
         "message": "This endpoint's maximum context length is 8192 tokens."}}], "usage": {"prompt_tokens": 7}});
     let within = final_error(&format!("data: {within}\n\n"), OpenAiDecoder::default());
     assert_eq!((within.kind, within.usage.input), (ModelErrorKind::TooLong, 7), "{within}");
     let beside = json!({"error": {"code": 503, "message": "no"}, "usage": {"prompt_tokens": 7}});
     assert_eq!(final_error(&format!("data: {beside}\n\n"), OpenAiDecoder::default()).usage.input, 7);
-    // As vLLM and llama.cpp have told them; see <https://github.com/ggml-org/llama.cpp/pull/16109> for the latter.
+    // Errors of vLLM and llama.cpp; for the latter see <https://github.com/ggml-org/llama.cpp/pull/16109>.
     for (event, kind) in [
         (
             r#"data: {"object":"error","message":"overloaded","type":"BadRequestError","code":400}"#,
@@ -280,7 +280,7 @@ fn calls_of_servers_without_index_or_id_are_told_apart() {
         json!({"tool_calls": [call(Some("c2"), None, json!("{\"b\":2}"))]}),
     ];
     assert_eq!(read(&mixed), expected(&[("f", "{\"a\":1}"), ("g", "{\"b\":2}")]));
-    // All with one index, as Gemini's early ones.
+    // All with the same index, like Gemini's early ones.
     for [first, second] in [[json!("{\"a\":1}"), json!("{\"b\":2}")], [json!({"a": 1}), json!({"b": 2})]] {
         for name in ["f", "g"] {
             let one = |name: &str, arguments: &Value| {
@@ -313,7 +313,7 @@ fn a_call_that_is_told_once_more_at_the_end_is_made_once() {
     assert_eq!(called(&[all.clone(), all]), [once.clone(), once]);
 }
 
-/// `OpenRouter`'s, of models that seal what they think.
+/// From `OpenRouter`, for models that encrypt their reasoning.
 #[test]
 fn sealed_reasoning_is_neither_mixed_nor_doubled() {
     let sealed = |id: Option<&str>, data: &str| json!({"reasoning_details": [{"type": "reasoning.encrypted", "index": 0, "id": id, "data": data}]});
@@ -352,7 +352,7 @@ fn each_servers_reason_to_stop_is_understood() {
             "{reason}"
         );
     }
-    // Of Gemini behind this protocol.
+    // From Gemini behind this protocol.
     for reason in ["function_call_filter: MALFORMED_FUNCTION_CALL", "malformed_function_call"] {
         assert_eq!(
             final_error(&stream(&hi, reason), OpenAiDecoder::default()).kind,
@@ -360,7 +360,7 @@ fn each_servers_reason_to_stop_is_understood() {
             "{reason}"
         );
     }
-    // sglang's way to say that there is none (<https://github.com/sgl-project/sglang/issues/3912>).
+    // A missing value as sglang sends it (<https://github.com/sgl-project/sglang/issues/3912>).
     let ended = stream(&hi, "length");
     let (before, mark) = ended.rsplit_once("data: [DONE]").unwrap();
     let none = json!({"choices": [{"delta": {}, "finish_reason": ""}]});
@@ -427,6 +427,6 @@ fn whatever_is_kept_of_reasoning_counts() {
         (before != ReceivedBytes::default(), decoding.received() != before)
     };
     assert_eq!(counted(json!([{"index": 1, "data": {"a": [1]}}, {"index": 2}])), (true, true));
-    // The same once more says nothing.
+    // An identical repetition has no effect.
     assert_eq!(counted(json!([{"type": "x", "index": 1, "text": "", "format": "f"}])), (true, false));
 }

@@ -1,9 +1,9 @@
-//! How an answer of OpenAI Responses is read
-//! (<https://platform.openai.com/docs/api-reference/responses-streaming>).
+//! Decodes the stream of OpenAI Responses (<https://platform.openai.com/docs/api-reference/responses-streaming>).
 //!
-//! The answer is a list of items, each at its own index, and their events may be mixed. What is told of them is in
-//! the order of the items all the same: what belongs to a later item waits until those before are whole. Servers that
-//! translate give items of two kinds one index, or none: no event is of an item of another kind.
+//! The answer is a list of items, each with an index, whose events may be interleaved. Stream events are still
+//! emitted in the order of the items: a later item waits until the ones before it are complete. Translating
+//! servers give two items of different kinds the same index, or none; so an event is never assigned to an item of
+//! another kind.
 
 use std::collections::VecDeque;
 
@@ -21,8 +21,8 @@ use crate::llm::{
     classify, parse_tool_input,
 };
 
-/// An event of the stream, with the fields of all its types: an enum that is told apart by a field would be read twice.
-/// What few of them have is boxed, for each is moved about while it is read.
+/// An event of the stream, with the fields of all types: an enum tagged by a field would be parsed twice. Rare
+/// fields are boxed, because each event is moved around while it is parsed.
 #[derive(Default, Deserialize)]
 struct WireEvent {
     #[serde(rename = "type")]
@@ -39,7 +39,7 @@ enum EventKind {
     ItemAdded,
     #[serde(rename = "response.reasoning_summary_part.added")]
     SummaryPartAdded,
-    /// A summary of the reasoning or, of models with open weights, the reasoning itself.
+    /// A summary of the reasoning or, from models with open weights, the reasoning itself.
     #[serde(rename = "response.reasoning_summary_text.delta", alias = "response.reasoning_text.delta")]
     ReasoningDelta,
     #[serde(rename = "response.output_text.delta")]
@@ -64,8 +64,8 @@ enum EventKind {
 }
 
 impl WireEvent {
-    /// Reads an event. A field that is not of its form is missed only if the type of the event needs it; one of a type
-    /// that is not listed, which the vendor may add at any time, may have any form.
+    /// Parses an event. A malformed field is an error only if the event's type requires the field. Unlisted types,
+    /// which the vendor may add at any time, may have any form.
     fn parse(data: &str) -> Result<Self, ModelError> {
         serde_json::from_str(data).or_else(|fault| {
             let event = parse_untyped(data, &fault)?;
@@ -84,10 +84,11 @@ impl WireEvent {
     }
 }
 
-/// The response at its end.
+/// The complete response in the final event.
 #[derive(Deserialize)]
 struct FinalResponse {
-    /// `LiteLLM` tells of a cut answer as completed too, and vLLM of one that it gave up: how it ended is only here.
+    /// `LiteLLM` reports a truncated answer as completed too, and vLLM an aborted one: only this field tells how
+    /// it ended.
     #[serde(default, deserialize_with = "none_if_malformed")]
     status: Option<String>,
     #[serde(default, deserialize_with = "none_if_malformed")]
@@ -131,11 +132,11 @@ impl EventKind {
     }
 }
 
-/// Which item an event is of.
+/// The item that an event belongs to.
 #[derive(Clone, Copy)]
 struct ItemRef<'a> {
     index: Option<u64>,
-    /// The item's id; looked at where there is no index, which llama.cpp does not send.
+    /// The item's id; used if there is no index, which llama.cpp does not send.
     id: Option<&'a str>,
 }
 
@@ -147,7 +148,7 @@ enum ItemKind {
 }
 
 impl ItemKind {
-    /// None of an item that is nothing to us.
+    /// The kind of an item; `None` if it is of no interest.
     fn from_item(item: &Value) -> Option<Self> {
         match item["type"].as_str()? {
             "reasoning" => Some(Self::Thinking),
@@ -158,7 +159,7 @@ impl ItemKind {
     }
 }
 
-/// What a person has been shown of an item.
+/// How much of an item has been emitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum EmitState {
     NotStarted,
@@ -166,20 +167,20 @@ enum EmitState {
     Ended,
 }
 
-/// An item of the answer, with what has come of it.
+/// An item of the answer that is being received.
 struct PartialItem {
     kind: ItemKind,
     index: Option<u64>,
     id: Option<String>,
-    /// What was streamed: a text, reasoning, or a call's arguments.
+    /// The streamed content: a text, reasoning, or a call's arguments.
     streamed: String,
-    /// How much of that has been told, in bytes.
+    /// How much of the streamed content has been emitted, in bytes.
     emitted_bytes: usize,
     emit_state: EmitState,
-    /// The item as the provider gives it, first without its content and at its end whole.
+    /// The item as the provider sends it: without its content at first, and complete at its end.
     item: Value,
     is_complete: bool,
-    /// Whether the end has been found to have it.
+    /// Whether the item was matched with one in the final response.
     is_in_final_output: bool,
 }
 
@@ -202,7 +203,7 @@ impl PartialItem {
         match place {
             ItemRef { index: Some(index), .. } => self.index == Some(index),
             ItemRef { id: Some(id), .. } => self.id.as_deref() == Some(id),
-            // Neither: what comes belongs to what is under way.
+            // Neither index nor id: the event belongs to the item in progress.
             ItemRef { .. } => !self.is_complete,
         }
     }
@@ -215,7 +216,7 @@ impl PartialItem {
         self.is_complete = true;
     }
 
-    /// Tells what is new, and the end of what is whole or `is_revoked`.
+    /// Emits new content, and the block's end if the item is complete or `is_revoked`.
     fn emit_ready(&mut self, is_revoked: bool, parts: &mut VecDeque<StreamEvent>) {
         let kind = match self.kind {
             ItemKind::Thinking => BlockType::Thinking,
@@ -239,11 +240,12 @@ impl PartialItem {
         }
     }
 
-    /// The block; none if there is nothing in it, such as reasoning that is neither shown nor wanted back.
+    /// Converts to a block; `None` if it is empty, such as reasoning that is neither displayed nor required back.
+    /// `is_reduced` marks a call as possibly truncated.
     fn into_block(self, is_reduced: bool) -> Option<Block> {
         match self.kind {
             ItemKind::Thinking => {
-                // Without its sealed form the provider does not take it back: it has stored nothing.
+                // The provider does not accept reasoning without its encrypted form, because it has not stored it.
                 let signature = self
                     .item
                     .get("encrypted_content")
@@ -253,7 +255,7 @@ impl PartialItem {
                     .then_some(Block::Thinking { thinking: self.streamed, signature })
             }
             ItemKind::Text => {
-                // It tells interim remarks from the answer, and the vendor wants it back.
+                // The phase distinguishes interim remarks from the answer, and the vendor requires it back.
                 let phase = self.item.get("phase").filter(|phase| phase.is_string());
                 let signature = phase.map(|phase| json!({"phase": phase}).to_string());
                 (!self.streamed.is_empty()).then_some(Block::Text { text: self.streamed, signature })
@@ -271,7 +273,7 @@ impl PartialItem {
         let text = |field: &str| self.item.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
         let arguments = text("arguments").unwrap_or(&self.streamed);
         let (input, broken) = parse_tool_input(arguments);
-        // Where nothing but a beginning was told, nobody knows what it was to be.
+        // If only the beginning was sent, the intended input is unknown.
         let is_reduced = is_reduced || !self.is_complete && arguments.is_empty();
         let broken = broken.or_else(|| is_reduced.then(|| TRUNCATED_CALL_MESSAGE.to_owned()));
         let call_id = CallId::new();
@@ -281,7 +283,7 @@ impl PartialItem {
     }
 }
 
-/// The text of a whole item; none of a call, whose arguments are read from the item.
+/// The text of a complete item; `None` for a call, whose arguments are read from the item.
 fn item_text(kind: ItemKind, item: &Value) -> Option<String> {
     let text = |part: &Value| part["text"].as_str().or(part["refusal"].as_str()).map(str::to_owned);
     let texts = |field: &str, separator: &str| {
@@ -290,14 +292,14 @@ fn item_text(kind: ItemKind, item: &Value) -> Option<String> {
             .filter(|text| !text.is_empty())
     };
     match kind {
-        // Of models with open weights the content is the reasoning itself.
+        // From models with open weights, the content is the reasoning itself.
         ItemKind::Thinking => texts("summary", "\n\n").or_else(|| texts("content", "")),
         ItemKind::Text => texts("content", ""),
         ItemKind::Call => None,
     }
 }
 
-/// An item as it is sent back: all of it but what is empty, for which the provider has no room in a request.
+/// An item as it is sent back: without null fields, which a request may not contain.
 fn without_nulls(item: &Value) -> String {
     let fields = item.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
     Value::Object(fields.map(|(name, value)| (name.clone(), value.clone())).collect()).to_string()
@@ -305,7 +307,7 @@ fn without_nulls(item: &Value) -> String {
 
 #[derive(Default)]
 pub(super) struct ResponsesDecoder {
-    /// In their order.
+    /// In the order of the answer.
     items: Vec<PartialItem>,
     refused: bool,
     usage: TokenUsage,
@@ -372,7 +374,7 @@ impl Decoder for ResponsesDecoder {
 }
 
 impl ResponsesDecoder {
-    /// An item begins, or is whole.
+    /// Records that an item began, or is complete.
     fn record_item(&mut self, place: ItemRef<'_>, item: Value, is_whole: bool) {
         let Some(kind) = ItemKind::from_item(&item) else { return };
         self.with_item(place, kind, |known| if is_whole { known.complete(item) } else { known.item = item });
@@ -385,7 +387,7 @@ impl ResponsesDecoder {
         }
     }
 
-    /// Does `what` to the item at a place, which may begin with that.
+    /// Applies `what` to the item at a place, which may be created by it.
     fn with_item<T>(
         &mut self,
         place: ItemRef<'_>,
@@ -399,7 +401,7 @@ impl ResponsesDecoder {
         self.received.add_block(0);
         let mut item = PartialItem::new(kind, place);
         let done = what(&mut item);
-        // Behind all of its index and of those before; without one behind all.
+        // After all items with the same or a lower index; without an index, after all items.
         let is_later = |item: &PartialItem| place.index.is_some_and(|index| item.index > Some(index));
         let at = self.items.iter().position(is_later).unwrap_or(self.items.len());
         self.items.insert(at, item);
@@ -411,7 +413,7 @@ impl ResponsesDecoder {
         self.received.add(more.len());
     }
 
-    /// Tells what is new of the items up to the first that is not whole.
+    /// Emits new content of the items up to the first incomplete one.
     fn emit(&mut self, parts: &mut VecDeque<StreamEvent>) {
         for item in &mut self.items {
             item.emit_ready(false, parts);
@@ -421,7 +423,7 @@ impl ResponsesDecoder {
         }
     }
 
-    /// Tells what is left of all items.
+    /// Emits the remaining content of all items.
     fn emit_rest(&mut self, parts: &mut VecDeque<StreamEvent>) {
         self.items.iter_mut().for_each(|item| item.emit_ready(true, parts));
     }
@@ -458,7 +460,7 @@ impl ResponsesDecoder {
         let items = std::mem::take(&mut self.items);
         let last = items.len().saturating_sub(1);
         let block = |(at, item): (usize, PartialItem)| {
-            // A call that was under way when the answer was cut off, or by chance just whole.
+            // A call that was in progress when the answer was truncated, or was complete by chance.
             let is_reduced = is_reduced && (!item.is_complete || at == last);
             item.into_block(is_reduced)
         };
@@ -466,13 +468,14 @@ impl ResponsesDecoder {
         parts.push_back(StreamEvent::Done(Answer { blocks, usage: self.usage, stop }));
     }
 
-    /// Adds what was not streamed of `output`, which has every item, though not at the index that it was streamed at.
+    /// Adds the items of `output` that were not streamed. `output` has every item, though not at the index at
+    /// which it was streamed.
     fn add_missing_items(&mut self, output: Vec<Value>, parts: &mut VecDeque<StreamEvent>) {
         let with_kind = |item: Value| Some((ItemKind::from_item(&item)?, item, None));
         let mut output: Vec<(ItemKind, Value, Option<usize>)> =
             output.into_iter().filter_map(with_kind).collect();
-        // vLLM gives a call another id at the end (<https://github.com/vllm-project/vllm/issues/47916>): what was streamed
-        // and has no other of its own is it, for no call must be made once more.
+        // vLLM gives a call another id at the end (<https://github.com/vllm-project/vllm/issues/47916>): a
+        // streamed call without another match is the same call, because no call may be run twice.
         for is_it in [has_same_call_id, may_be_same_call] {
             for (kind, item, place) in output.iter_mut().filter(|(.., place)| place.is_none()) {
                 *place = self.match_final_item(*kind, |known| is_it(known, item));
@@ -491,14 +494,15 @@ impl ResponsesDecoder {
                 missing.push((behind, new));
             }
         }
-        // What is shown as open is ended before another is shown.
+        // The displayed open block is ended before another is displayed.
         self.emit_rest(parts);
         for (at, item) in missing.into_iter().rev() {
             self.items.insert(at, item);
         }
     }
 
-    /// The place of the first item of a kind that `is_it` and that the end has not been found to have before.
+    /// The position of the first item of a kind that `is_it` accepts and that was not matched with a final item
+    /// before.
     fn match_final_item(&mut self, kind: ItemKind, is_it: impl Fn(&Value) -> bool) -> Option<usize> {
         let is_it =
             |known: &PartialItem| known.kind == kind && !known.is_in_final_output && is_it(&known.item);
@@ -508,12 +512,12 @@ impl ResponsesDecoder {
     }
 }
 
-/// Whether two items are of one call.
+/// Whether two items have the same call id.
 fn has_same_call_id(known: &Value, item: &Value) -> bool {
     call_id(item).is_some() && call_id(known) == call_id(item)
 }
 
-/// Whether an item may be another as it was streamed, of which perhaps no more than a part was told.
+/// Whether an item may be the same as a streamed one, of which perhaps only a part was sent.
 fn may_be_same_call(known: &Value, item: &Value) -> bool {
     let name = known.get("name").filter(|name| name.as_str() != Some(""));
     name.is_none() || name == item.get("name")
@@ -523,8 +527,8 @@ fn call_id(item: &Value) -> Option<&str> {
     item.get("call_id")?.as_str().filter(|id| !id.is_empty())
 }
 
-/// The id of the item that an event is of. llama.cpp calls a call's item by the id of the call, and gave that alone until
-/// June 2026 (<https://github.com/ggml-org/llama.cpp/issues/20607>).
+/// The id of the item that an event belongs to. llama.cpp uses the id of a call as its item's id, and sent only
+/// the former until June 2026 (<https://github.com/ggml-org/llama.cpp/issues/20607>).
 fn item_id(data: &str, item: Option<&Value>) -> Option<String> {
     #[derive(Deserialize)]
     struct WithItemId {

@@ -1,4 +1,4 @@
-//! Streams as the vendor documents them and as compatible servers send them, read in pieces of any size.
+//! Streams from the vendor's documentation and from compatible servers, split into chunks of any size.
 
 use pretty_assertions::assert_eq;
 
@@ -6,8 +6,8 @@ use super::*;
 use crate::llm::ModelErrorKind;
 use crate::llm::decoder_testing::{decode_to_lines, final_answer, final_error};
 
-/// A stream after the vendor's documentation: reasoning with a summary of two parts, a remark, and two calls whose
-/// events are mixed.
+/// A stream modelled on the vendor's documentation: reasoning with a summary in two parts, a remark, and two calls
+/// whose events are interleaved.
 pub(in super::super) const STREAM: &str = r#"event: response.created
 data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1","object":"response","status":"in_progress","error":null,"incomplete_details":null,"output":[],"usage":null}}
 
@@ -155,11 +155,11 @@ fn an_answer_that_was_cut_off_says_so_and_its_last_call_is_marked() {
         let cut = [arguments(1, text), ended("incomplete", Some("max_output_tokens"))];
         let answer = read(&[begun.as_slice(), &cut].concat());
         assert_eq!((broken(&answer), answer.stop), (vec![false, true], FinishReason::Length), "{text}");
-        // Whole by its own mark, yet the last before the cut.
+        // Complete by its own mark, but the last item before the truncation.
         let marked = [call_item(1, text, "done"), ended("incomplete", Some("max_output_tokens"))];
         assert_eq!(broken(&read(&[begun.as_slice(), &marked].concat())), [false, true], "{text}");
     }
-    // So LiteLLM tells of it.
+    // LiteLLM reports a truncated answer in this form.
     let mut completed = ended("incomplete", None);
     completed["type"] = json!("response.completed");
     let as_completed = read(&[call_item(0, "", "added"), call_item(0, "", "done"), completed]);
@@ -201,7 +201,7 @@ fn servers_that_stream_less_are_read_too() {
     let call = only_the_end.calls().next().unwrap();
     assert_eq!((&call.input, &call.broken), (&json!({"a": 1}), &None));
     assert_eq!(call.provider_id, call.call_id.to_string());
-    // Neither a beginning nor an end of its items, and the mark of the older protocol.
+    // No beginning or end of the items, but the end marker of the older protocol.
     let deltas = [
         json!({"type": "response.reasoning_text.delta", "delta": "Hm."}),
         json!({"type": "response.output_text.delta", "output_index": 1, "delta": "Hi."}),
@@ -270,7 +270,7 @@ fn an_index_that_two_kinds_share_and_that_the_end_does_not_keep_mixes_and_double
     assert_eq!(lines[..14], expected);
 }
 
-/// llama.cpp tells of no index: items have ids, and its end has all of them.
+/// llama.cpp sends no index: items have ids, and the final response contains all of them.
 #[test]
 fn items_without_an_index_are_told_apart_by_their_ids() {
     let call = |id: &str, input: &str| json!({"type": "function_call", "id": format!("fc_{id}"), "call_id": id, "name": "t", "arguments": input});
@@ -307,7 +307,7 @@ fn items_without_an_index_are_told_apart_by_their_ids() {
     }
 }
 
-/// What llama.cpp sent until June 2026: a call has no id but its own, which names its item too.
+/// llama.cpp's stream until June 2026: a call has only its own id, which also identifies its item.
 #[test]
 fn a_call_without_an_id_for_its_item_is_made_once() {
     let call = |id: &str, input: &str| json!({"type": "function_call", "call_id": format!("fc_{id}"), "name": "t", "arguments": input});

@@ -1,4 +1,4 @@
-//! A call under way at a server: sent, asked in its course, answered, done.
+//! A tool call in progress at a server: sending it, answering the server's questions, and its result.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,16 +22,16 @@ use super::{CallOutcome, ClientError, ToolCall};
 use crate::fault_injection::{Mutation, active};
 use crate::tools::Question;
 
-/// How often a server may ask for input in one call before it is given up.
+/// How many rounds of input a server may request in one call before the call fails.
 const MAX_ROUNDS: usize = 10;
-/// The most questions of one call; more are declined.
+/// The maximum number of questions in one call; further ones are declined.
 const MAX_QUESTIONS: usize = 32;
-/// How often a person is asked again for an answer that can be taken.
+/// How often a person is asked again after an invalid answer.
 const MAX_ANSWER_ATTEMPTS: usize = 3;
-/// How long to wait before a call is taken up again that a server only put off.
+/// The delay before retrying a call that the server merely postponed.
 const EMPTY_ROUND_DELAY: Duration = Duration::from_secs(1);
 
-/// A call under way. Dropped, it is cancelled at the server.
+/// A call in progress. Dropping it cancels it at the server.
 pub(super) struct Call {
     params: CallToolRequestParams,
     request: InFlightRequest,
@@ -51,22 +51,22 @@ struct PendingPrompt {
     target: AnswerTarget,
 }
 
-/// Whom an answer goes to.
+/// The recipient of an answer.
 enum AnswerTarget {
-    /// The server, which waits.
+    /// The server, whose request waits for it.
     Server(oneshot::Sender<ElicitResult>),
     /// The next round of the call, under this name.
     Round(String),
 }
 
-/// What a server wants to know before it goes on with a call, by the revision of 2026-07-28.
+/// The input that a server requests before it continues a call, as in the revision of 2026-07-28.
 struct InputRound {
     request_state: Option<String>,
     unanswered: VecDeque<(String, ElicitRequestParams)>,
     responses: InputResponses,
 }
 
-/// A request at the server. Dropped before it is answered, it is cancelled there.
+/// A request at the server. Dropping it before the response cancels it there.
 struct InFlightRequest(Option<RequestHandle<RoleClient>>);
 
 impl Drop for InFlightRequest {
@@ -111,7 +111,7 @@ impl Call {
         })
     }
 
-    /// Goes on until it is done or asks something.
+    /// Drives the call until it is done or asks a question.
     pub(super) async fn drive(&mut self, live: &Session) -> Result<CallOutcome, CallFailure> {
         let timeout = live.spec.timeout;
         let heard = live.transport_state.received_count();
@@ -155,7 +155,7 @@ impl Call {
         }
     }
 
-    /// Takes a person's answer; a question again where it cannot be taken.
+    /// Accepts a person's answer; returns the question again if the answer is invalid.
     pub(super) fn submit_answer(&mut self, live: &Session, answer: &str) -> Option<Question> {
         let mut asking = self.pending_prompt.take()?;
         let result = match asking.prompt.parse_answer(answer) {
@@ -178,14 +178,14 @@ impl Call {
 
     fn handle_elicitation(&mut self, live: &Session, asked: ElicitationRequest) -> Option<Question> {
         let Some(prompt) = self.prompt_for(&asked.params) else {
-            // A server that waits no more has given up asking.
+            // A server that no longer waits has withdrawn its question.
             drop(asked.answer.send(decline_result()));
             return None;
         };
         Some(self.begin_prompt(live, prompt, AnswerTarget::Server(asked.answer)))
     }
 
-    /// What a person is asked; none where nobody is, or nobody can be asked that.
+    /// Returns the prompt for a person; `None` if no person is available, or the question cannot be put to one.
     fn prompt_for(&self, params: &ElicitRequestParams) -> Option<Prompt> {
         if self.may_elicit && self.question_count < MAX_QUESTIONS {
             Prompt::from_params(params)
@@ -202,7 +202,7 @@ impl Call {
         question
     }
 
-    /// What of a round nobody has answered yet. What no person can be asked is declined.
+    /// Returns the next unanswered question of the round. Questions that cannot be put to a person are declined.
     fn next_round_question(&mut self, live: &Session) -> Option<Question> {
         loop {
             let (name, params) = self.round.as_mut()?.unanswered.pop_front()?;
@@ -275,7 +275,7 @@ fn call_outcome(result: &ServerResult) -> Result<CallOutcome, CallFailure> {
     }
 }
 
-/// A call that waits for a person, since when.
+/// A call that waits for a person, and since when.
 pub(super) struct SuspendedCall {
     pub(super) call: Call,
     pub(super) suspended_at: Instant,

@@ -1,4 +1,4 @@
-//! How a client is made: a transport, the protocol's first words, and the tools that the server has.
+//! Creates clients: opens the transport, initializes the protocol session, and lists the server's tools.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,34 +26,34 @@ use crate::catalog::{McpServerSpec, Transport as Kind};
 use crate::mcp::ToolDefinition;
 use crate::mcp::request_auth::RequestAuth;
 
-/// How far apart a server is started at the least.
+/// The minimum interval between two starts of a server.
 const MIN_START_INTERVAL: Duration = Duration::from_secs(1);
-/// How often in a row it may fail until it is left alone, and for how long that is.
+/// How many consecutive failures open the circuit breaker, and for how long it stays open.
 const MAX_CONSECUTIVE_FAILURES: u32 = 3;
 const CIRCUIT_OPEN_DURATION: Duration = Duration::from_secs(30);
-/// How long a first word takes that a server does not know and passes over: it is not said to it again.
+/// If a server ignores the probe for the new protocol for this long, it is not probed again.
 const SLOW_PROBE_THRESHOLD: Duration = Duration::from_secs(5);
-/// How long a client must last for its end to be no failure.
+/// How long a client must last for its end not to count as a failure.
 const MIN_STABLE_DURATION: Duration = Duration::from_secs(10);
 
-/// Which of the protocol's two lives a server leads, as far as that is known.
+/// The generation of the protocol that a server speaks, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum ProtocolEra {
-    /// It is asked.
+    /// Unknown; the server is probed.
     #[default]
     Unknown,
-    /// It wants the handshake of the revisions before 2026-07-28, and does not bear to be asked.
+    /// The server needs the handshake of the revisions before 2026-07-28, and does not tolerate the probe.
     Handshake,
 }
 
-/// A client that was made.
+/// A newly created client.
 pub(super) struct NewSession {
     pub(super) session: Arc<Session>,
     pub(super) service: RunningService<RoleClient, SessionHandler>,
     pub(super) tools: Vec<ToolDefinition>,
 }
 
-/// How a server has fared of late.
+/// The recent history of connecting to a server.
 #[derive(Default)]
 pub(super) struct Connector {
     era: ProtocolEra,
@@ -63,7 +63,8 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Waits until a server may be started; not at all where it only fails, unless somebody insists.
+    /// Waits until the server may be started. Fails at once while the circuit breaker is open, unless `insists` is
+    /// set.
     pub(super) async fn wait_to_start(&mut self, insists: bool) -> Result<(), ClientError> {
         if let Some((when, reason)) = &self.last_failure
             && self.failures >= MAX_CONSECUTIVE_FAILURES
@@ -83,14 +84,14 @@ impl Connector {
         Ok(())
     }
 
-    /// A server could not be connected.
+    /// Records that the server could not be connected.
     pub(super) fn record_failure(&mut self, reason: String) {
         self.failures += 1;
         self.last_failure = Some((Instant::now(), reason));
         self.era = ProtocolEra::Unknown;
     }
 
-    /// A client has ended.
+    /// Records that a client has ended.
     pub(super) fn record_end(&mut self, live: &Session) {
         if live.connected_at.elapsed() < MIN_STABLE_DURATION {
             self.failures += 1;
@@ -100,7 +101,7 @@ impl Connector {
         }
     }
 
-    /// Makes a client, and asks it for the server's tools.
+    /// Creates a client and lists the server's tools.
     pub(super) async fn connect(
         &mut self,
         spec: &Arc<McpServerSpec>,
@@ -142,7 +143,7 @@ impl Connector {
                     }
                     return Ok(met);
                 }
-                // Old servers may end at a first word that they do not know.
+                // Old servers may exit at an unknown first message.
                 Err(ClientInitializeError::ConnectionClosed(_)) => {}
                 Err(error) => return Err(connect_error(error, &line)),
             }
@@ -175,7 +176,7 @@ async fn connect_http(
         Ok(met) => return Ok(met),
         Err(error) => error,
     };
-    // As the protocol has it: where nothing may be posted, the server may be one of the oldest.
+    // As the protocol specifies: if POST is refused, the server may use the transport of the oldest revision.
     if matches!(refusal_status(&error), Some(400 | 404 | 405))
         && let line = TransportState::new(owner)
         && let Ok(transport) = HttpSse::open(&address, Arc::clone(&line)).await
@@ -186,7 +187,7 @@ async fn connect_http(
     Err(connect_error(error, &line))
 }
 
-/// The newest revision where the server speaks it, else the handshake of the older ones.
+/// Uses the newest revision if the server speaks it, else the handshake of the older ones.
 fn auto_lifecycle() -> ClientLifecycleMode {
     ClientLifecycleMode::Auto {
         preferred_versions: vec![ProtocolVersion::LATEST],
@@ -194,7 +195,7 @@ fn auto_lifecycle() -> ClientLifecycleMode {
     }
 }
 
-/// Says the protocol's first words.
+/// Initializes the protocol session.
 async fn initialize_session<T>(
     transport: T,
     line: &Arc<TransportState>,

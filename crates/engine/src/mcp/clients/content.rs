@@ -1,22 +1,23 @@
-//! What a server gives for a call, as the model is told it.
+//! Renders the result of a server's call for the model.
 
 use serde_json::Value;
 
-/// What a result says.
+/// A rendered result.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RenderedResult {
-    /// In words.
+    /// The text for the model.
     pub(super) text: String,
-    /// Whether the tool says that it failed.
+    /// Whether the tool reports an error.
     pub(super) is_error: bool,
 }
 
-/// Reads the result of a `tools/call`. Texts come as they are, and of other content what it is: no model reads base64.
+/// Renders the result of a `tools/call`. Text is kept verbatim; other content is only described, because no model
+/// reads base64.
 pub(super) fn render_result(result: &Value) -> RenderedResult {
     let blocks = result.get("content").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut parts: Vec<String> = blocks.iter().map(render_block).collect();
     let structured = result.get("structuredContent").filter(|structured| !structured.is_null());
-    // Servers that have both say the same in the text, as the protocol asks them to.
+    // Servers that return both repeat the structured content in the text, as the protocol asks them to.
     if let Some(structured) = structured.filter(|_| !blocks.iter().any(is_text)) {
         parts.push(structured.to_string());
     }
@@ -42,7 +43,7 @@ fn render_block(block: &Value) -> String {
     }
 }
 
-/// What is embedded: a text as it is, under its address.
+/// Renders an embedded resource: text verbatim, below its URI.
 fn render_resource(resource: &Value) -> String {
     let uri = str_field(resource, "uri");
     match resource.get("text").and_then(Value::as_str) {
@@ -63,7 +64,7 @@ fn render_link(link: &Value) -> String {
     shown + "]"
 }
 
-/// Says what a content is that is not shown.
+/// Describes content that is not shown.
 fn describe_omitted(kind: &str, block: &Value, base64: &str) -> String {
     let bytes = base64.trim_end_matches('=').len() / 4 * 3 + base64.trim_end_matches('=').len() % 4 * 3 / 4;
     let media_type = match str_field(block, "mimeType") {

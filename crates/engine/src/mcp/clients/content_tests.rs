@@ -1,4 +1,4 @@
-//! Results as servers send them.
+//! Tests of results as servers send them.
 
 use serde_json::json;
 

@@ -1,4 +1,5 @@
-//! What a server asks of a person, and what a person's answer says in the server's terms. Nothing here waits.
+//! Converts a server's elicitation to a question for a person, and the person's answer to the server's format.
+//! Nothing here waits.
 
 use rmcp::model::{ElicitRequestParams, ElicitResult, ElicitationAction};
 use serde_json::{Map, Value};
@@ -6,35 +7,35 @@ use serde_json::{Map, Value};
 use crate::mcp::definition::truncate_to_bytes;
 use crate::tools::Question;
 
-/// The longest name of a field, in characters, and the longest question with its options, in bytes.
+/// The maximum length of a field's name, in characters, and of a question with its options, in bytes.
 const MAX_NAME_CHARS: usize = 128;
 const MAX_QUESTION_BYTES: usize = 32 * 1024;
-/// The most fields of a form. A larger one is declined.
+/// The maximum number of fields in a form. A larger form is declined.
 const MAX_FIELDS: usize = 32;
-/// The most choices of a field that are offered, and of which a person is shown all.
+/// The maximum number of a field's choices, so that a person can be shown all of them.
 const MAX_CHOICES: usize = 64;
-/// How much of each of a server's texts a person is shown, in bytes.
+/// The maximum length of each of a server's texts as shown to a person, in bytes.
 const MAX_TEXT_BYTES: usize = 4 * 1024;
-/// The answers by which nothing is given.
+/// The answers that provide no data.
 const DECLINE: &str = "decline";
 const DONE: &str = "done";
 const RECIPIENT_NOTE: &str = "Your answer goes to that server; `decline` gives it nothing.";
 
-/// Something that a person is asked.
+/// A question for a person.
 #[derive(Debug, PartialEq)]
 pub(super) enum Prompt {
-    /// To fill in a form.
+    /// A form to fill in.
     Form {
-        /// What for.
+        /// The purpose.
         message: String,
-        /// Its fields, by their names in order.
+        /// The fields, in order of their names.
         fields: Vec<Field>,
     },
-    /// To do something at an address.
+    /// An action at a URL.
     Url {
-        /// What for.
+        /// The purpose.
         message: String,
-        /// The address.
+        /// The URL.
         url: String,
     },
 }
@@ -48,7 +49,7 @@ pub(super) struct Field {
     kind: FieldKind,
 }
 
-/// What a field takes.
+/// The type of a field's value.
 #[derive(Debug, PartialEq)]
 enum FieldKind {
     Text { min: u64, max: u64 },
@@ -65,12 +66,12 @@ struct Choice {
     title: String,
 }
 
-/// What an answer says.
+/// A parsed answer.
 #[derive(Debug, PartialEq)]
 pub(super) enum ParsedAnswer {
-    /// This goes to the server.
+    /// A valid answer for the server.
     Valid(ElicitResult),
-    /// It cannot be taken, for this reason.
+    /// An invalid answer, with the reason.
     Invalid(String),
 }
 
@@ -79,7 +80,7 @@ pub(super) fn decline_result() -> ElicitResult {
 }
 
 impl Prompt {
-    /// What is asked; none where no person can be asked that.
+    /// Parses an elicitation; `None` if it cannot be put to a person.
     pub(super) fn from_params(params: &ElicitRequestParams) -> Option<Self> {
         let prompt = Self::parse_params(params)?;
         let Question { text, options } = prompt.question("", None);
@@ -109,7 +110,7 @@ impl Prompt {
         }
     }
 
-    /// The question, by `server`; `unclear` is why an answer to it could not be taken.
+    /// Returns the question as asked by `server`; `unclear` is why the previous answer was invalid.
     pub(super) fn question(&self, server: &str, unclear: Option<&str>) -> Question {
         let (asks, options) = match self {
             Self::Url { message, url } => {
@@ -139,7 +140,7 @@ impl Prompt {
         Question { text: format!("{before}The tool server `{server}` asks {asks}"), options }
     }
 
-    /// Reads an answer.
+    /// Parses an answer.
     pub(super) fn parse_answer(&self, answer: &str) -> ParsedAnswer {
         let answer = answer.trim();
         let said = answer.to_lowercase();
@@ -175,7 +176,7 @@ impl Prompt {
     }
 }
 
-/// What an answer says of each field.
+/// Parses the value of each field from an answer.
 fn form_content(fields: &[Field], answer: &str) -> Result<Map<String, Value>, String> {
     let given = match (serde_json::from_str::<Value>(answer), fields) {
         (Ok(Value::Object(given)), _) => given,
@@ -201,7 +202,7 @@ fn form_content(fields: &[Field], answer: &str) -> Result<Map<String, Value>, St
     Ok(content)
 }
 
-/// Reads lines of `name: value`.
+/// Parses lines of the form `name: value`.
 fn parse_lines(fields: &[Field], answer: &str) -> Result<Map<String, Value>, String> {
     let mut given = Map::new();
     for line in answer.lines().filter(|line| !line.trim().is_empty()) {
@@ -252,7 +253,7 @@ impl Field {
         fits.then(|| Self { name: name.to_owned(), description: about, required, kind })
     }
 
-    /// What a person is told of it.
+    /// Returns the description of the field for a person.
     fn summary(&self) -> String {
         let kind = match &self.kind {
             FieldKind::Text { .. } => "a text".to_owned(),
@@ -279,12 +280,12 @@ impl Field {
         Some(options.into_iter().chain([DECLINE.to_owned()]).collect())
     }
 
-    /// Whether this very answer is one of its values, although it may also mean something else.
+    /// Whether this exact answer is one of the field's values, although it could also have another meaning.
     fn accepts_text(&self, answer: &str) -> bool {
         self.parse_text(answer).is_ok()
     }
 
-    /// The value that a person has spelled so.
+    /// Parses a value that a person has written.
     fn parse_text(&self, text: &str) -> Result<Value, String> {
         let name = &self.name;
         match &self.kind {
@@ -311,7 +312,7 @@ impl Field {
         }
     }
 
-    /// The value, if the field takes it.
+    /// Returns the value if it is valid for the field.
     fn validate(&self, value: &Value) -> Result<Value, String> {
         let name = &self.name;
         match (&self.kind, value) {
@@ -350,7 +351,7 @@ impl Field {
     }
 }
 
-/// The values to choose from, in any of the forms that the protocol's revisions have.
+/// Parses a field's choices, in any of the forms used by the protocol's revisions.
 fn parse_choices(schema: &Value) -> Option<Vec<Choice>> {
     if let Some(values) = schema.get("enum").and_then(Value::as_array) {
         let titles = schema.get("enumNames").and_then(Value::as_array);
@@ -370,7 +371,7 @@ fn parse_choices(schema: &Value) -> Option<Vec<Choice>> {
     titled_text.iter().map(choice).collect()
 }
 
-/// The value that goes by this name: by itself, else by its title.
+/// Returns the value of the choice with this name: by its value, else by its title.
 fn select_choice(field: &str, choices: &[Choice], text: &str) -> Result<Value, String> {
     let same = |name: &String| name.eq_ignore_ascii_case(text);
     let exact = choices.iter().find(|choice| choice.value == text || choice.title == text);

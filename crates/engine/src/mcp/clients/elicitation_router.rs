@@ -1,4 +1,4 @@
-//! The desk: where a server that asks something is brought together with the call in whose course it asks.
+//! Routes a server's elicitation to the call during which the server asks it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,38 +11,39 @@ use rmcp::model::{
 use rmcp::service::{InboundStreamOrigin, NotificationContext, RequestContext, RoleClient};
 use tokio::sync::{Notify, mpsc, oneshot};
 
-/// How many questions of one call may wait for each other; more are declined.
+/// How many questions of one call may be queued; further ones are declined.
 const MAX_QUEUED_ELICITATIONS: usize = 4;
 
-/// Something that a server asks, and where the answer goes.
+/// A server's elicitation, and where the answer goes.
 pub(super) struct ElicitationRequest {
     pub(super) params: ElicitRequestParams,
     pub(super) answer: oneshot::Sender<ElicitResult>,
 }
 
-/// The calls under way, the oldest first.
+/// The calls in progress, oldest first.
 #[derive(Default)]
 pub(super) struct ElicitationRouter {
     calls: Mutex<Vec<RegisteredCall>>,
 }
 
-/// What the desk knows of a call.
+/// A registered call.
 struct RegisteredCall {
     sender: mpsc::Sender<ElicitationRequest>,
-    /// The request that it is at the server now, once that is known.
+    /// The id of its current request at the server, once known.
     request: Option<RequestId>,
     may_elicit: bool,
     waiting_for_user: bool,
 }
 
-/// A call's place at the desk, which it leaves when this is dropped.
+/// The registration of a call, which ends when this is dropped.
 pub(super) struct CallRegistration {
     router: Arc<ElicitationRouter>,
     sender: mpsc::Sender<ElicitationRequest>,
 }
 
 impl ElicitationRouter {
-    /// Gives a call a place, and what it is asked. Where nobody may be asked all is declined.
+    /// Registers a call; returns the registration and the receiver of its elicitations. If nobody may be asked,
+    /// all elicitations are declined.
     pub(super) fn register(
         self: &Arc<Self>,
         may_elicit: bool,
@@ -57,8 +58,8 @@ impl ElicitationRouter {
         (CallRegistration { router: Arc::clone(self), sender: asked }, asks)
     }
 
-    /// Hands a question to the call that belongs to the request `origin`; where that is not known, to the newest one
-    /// that does not wait for a person already. None where nobody can be asked.
+    /// Hands a question to the call with the request `origin`; if the origin is unknown, to the newest call that
+    /// does not already wait for a person. Returns `None` if nobody can be asked.
     fn route(
         &self,
         params: ElicitRequestParams,
@@ -82,12 +83,12 @@ impl ElicitationRouter {
 }
 
 impl CallRegistration {
-    /// The call is this request at the server.
+    /// Sets the id of the call's current request at the server.
     pub(super) fn set_request(&self, id: &RequestId) {
         self.update(|place| place.request = Some(id.clone()));
     }
 
-    /// The call waits for a person, or does so no more.
+    /// Records whether the call waits for a person.
     pub(super) fn set_waiting_for_user(&self, is_parked: bool) {
         self.update(|place| place.waiting_for_user = is_parked);
     }
@@ -107,10 +108,10 @@ impl Drop for CallRegistration {
     }
 }
 
-/// What a client answers its server. It samples nothing, and names no roots.
+/// Answers the server's requests to the client. It offers neither sampling nor roots.
 pub(super) struct SessionHandler {
     pub(super) router: Arc<ElicitationRouter>,
-    /// Told when the server says that it has other tools.
+    /// Notified when the server reports that its tools have changed.
     pub(super) tools_changed: Arc<Notify>,
 }
 

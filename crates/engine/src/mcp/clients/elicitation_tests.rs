@@ -1,4 +1,4 @@
-//! Forms as servers send them, and answers as people give them.
+//! Tests of forms as servers send them, and answers as people write them.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -85,7 +85,7 @@ fn nothing_is_given_where_a_person_declines() {
         let canonical_address =
             if said == "no" { ElicitationAction::Decline } else { ElicitationAction::Cancel };
         assert_eq!(action(&one(&json!({"type": "integer"})), said), canonical_address);
-        // Of a text it is a value like any other.
+        // In a text field it is a value like any other.
         assert_eq!(action(&one(&json!({"type": "string"})), said), ElicitationAction::Accept);
     }
 }

@@ -1,4 +1,4 @@
-//! What went wrong with a server, and what that means for what it was asked to do.
+//! Classifies failures of a server by what they mean for the request.
 
 use rmcp::model::ErrorData;
 use rmcp::service::{ClientInitializeError, ServiceError};
@@ -11,25 +11,25 @@ use super::transport_guard::TransportState;
 use crate::mcp::definition::truncate_to_bytes;
 use crate::mcp::request_auth::AuthError;
 
-/// How much of what a server says of an error is told, in bytes.
+/// The maximum length of a server's error text that is reported, in bytes.
 const MAX_ERROR_BYTES: usize = 4 * 1024;
 
-/// What became of a call that has no result.
+/// The state of a call that has no result.
 pub(super) enum CallFailure {
-    /// It never left: it may be sent again.
+    /// It was not sent: it may be sent again.
     NotSent(String),
-    /// It was not answered in time. It may have been done, and may still be.
+    /// It was not answered in time. It may have taken effect, or still may.
     TimedOut(String),
-    /// It may have been done.
+    /// It may have taken effect.
     OutcomeUnknown(String),
-    /// The server did not take what shows it who the user is.
+    /// The server rejected the credentials.
     Unauthorized(String),
-    /// The server did not do it, or said how it ended.
+    /// The server refused it, or reported its failure.
     Refused(ClientError),
 }
 
 impl CallFailure {
-    /// Why, where it does not matter what became of it.
+    /// Converts the failure to an error, if the state of the call does not matter.
     pub(super) fn into_error(self) -> ClientError {
         match self {
             Self::NotSent(reason) | Self::TimedOut(reason) | Self::OutcomeUnknown(reason) => {
@@ -41,7 +41,7 @@ impl CallFailure {
     }
 }
 
-/// What became of a request that failed so.
+/// Classifies a failed request.
 pub(super) fn call_failure(error: ServiceError, line: &TransportState) -> CallFailure {
     match error {
         ServiceError::McpError(error) => CallFailure::Refused(ClientError::Failed(error_text(&error))),
@@ -54,7 +54,7 @@ pub(super) fn call_failure(error: ServiceError, line: &TransportState) -> CallFa
     }
 }
 
-/// Why a server cannot be connected.
+/// Returns the reason why a server cannot be connected.
 pub(super) fn connect_error(error: ClientInitializeError, line: &TransportState) -> ClientError {
     let told = match error {
         ClientInitializeError::TransportError { error, .. } => return send_failure(&error).into_error(),
@@ -73,7 +73,7 @@ pub(super) fn connect_error(error: ClientInitializeError, line: &TransportState)
     ClientError::Failed(told)
 }
 
-/// The status by which a server at an address refused to be connected.
+/// Returns the HTTP status with which a server refused the connection.
 pub(super) fn refusal_status(error: &ClientInitializeError) -> Option<u16> {
     match error {
         ClientInitializeError::TransportError { error, .. } => http_error(error).and_then(http_status),
@@ -86,7 +86,7 @@ fn http_error(error: &DynamicTransportError) -> Option<&StreamableHttpError<reqw
     error.error.downcast_ref()
 }
 
-/// A JSON-RPC error in words.
+/// Formats a JSON-RPC error.
 fn error_text(error: &ErrorData) -> String {
     format!("it refuses: {} ({})", truncate_to_bytes(&error.message, MAX_ERROR_BYTES), error.code.0)
 }

@@ -1,4 +1,4 @@
-//! Clients over a brain of their own, with servers that are small programs.
+//! A test fixture: clients with a brain of their own, and servers that are small programs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use crate::store::Brain;
 use crate::testing::{test_sandbox, with_deadline};
 use crate::tools::{Question, WebAllowlist};
 
-/// See the module.
+/// The clients, their brain, and a folder for the servers.
 pub(super) struct ClientFixture {
     pub(super) clients: Clients,
     pub(super) connections: Arc<Connections>,
     folder: TempDir,
 }
 
-/// What every program of a test begins with.
+/// The source that every server of a test begins with.
 const SERVER_PRELUDE: &str = include_str!("rig.py");
 
 impl ClientFixture {
@@ -46,7 +46,7 @@ impl ClientFixture {
         Self { clients, connections, folder }
     }
 
-    /// A server that is this program, behind what every program begins with.
+    /// Returns a server with this source, after the common prelude.
     pub(super) fn program_spec(&self, source: &str) -> Arc<McpServerSpec> {
         let file = self.folder.path().join("programs/server.py");
         std::fs::write(&file, format!("{SERVER_PRELUDE}\n{source}")).unwrap();
@@ -62,13 +62,13 @@ impl ClientFixture {
         names
     }
 
-    /// What programs have noted so far.
+    /// Returns the notes that servers have written so far.
     pub(super) fn notes(&self) -> Vec<String> {
         let notes = std::fs::read_to_string(self.folder.path().join("workspace/notes")).unwrap_or_default();
         notes.lines().map(str::to_owned).collect()
     }
 
-    /// Waits until a program has noted this.
+    /// Waits until a server has written this note.
     pub(super) async fn wait_for_note(&self, note: &str) {
         with_deadline(async {
             while !self.notes().iter().any(|line| line == note) {
@@ -78,7 +78,7 @@ impl ClientFixture {
         .await;
     }
 
-    /// Waits until the server's client has ended.
+    /// Waits until the server's session has ended.
     pub(super) async fn wait_session_ended(&self) {
         let lives = || self.clients.slots().get("server").is_some_and(|slot| slot.session().is_some());
         with_deadline(async {
@@ -89,7 +89,7 @@ impl ClientFixture {
         .await;
     }
 
-    /// How often a program was started.
+    /// Returns how often a server was started.
     pub(super) fn start_count(&self) -> usize {
         self.notes().iter().filter(|line| *line == "started").count()
     }
@@ -118,13 +118,13 @@ impl ClientFixture {
         with_deadline(self.clients.call(spec, RequestAuth::None, call.clone())).await
     }
 
-    /// What a call gives that succeeds.
+    /// Returns the text of a call that must succeed.
     pub(super) async fn call_text(&self, spec: &Arc<McpServerSpec>, tool: &str) -> String {
         expect_done(self.call(spec, tool).await)
     }
 }
 
-/// A call by somebody who may be asked.
+/// Returns a call during which a person may be asked.
 pub(super) fn tool_call(tool: &str, input: Value) -> ToolCall<'_> {
     ToolCall { id: CallId::new(), tool, input, answer: None, may_elicit: true, idempotent: false }
 }
@@ -143,7 +143,7 @@ pub(super) fn expect_question(called: Result<CallOutcome, ClientError>) -> Quest
     }
 }
 
-/// The reason of a failed call.
+/// Returns the reason of a failed call.
 pub(super) fn expect_failure(called: Result<CallOutcome, ClientError>) -> String {
     match called {
         Err(ClientError::Failed(reason) | ClientError::Unauthorized(reason)) => reason,
@@ -151,7 +151,7 @@ pub(super) fn expect_failure(called: Result<CallOutcome, ClientError>) -> String
     }
 }
 
-/// A server that is this command.
+/// Returns a server that runs this command.
 pub(super) fn command_spec(command: &[&str]) -> McpServerSpec {
     McpServerSpec {
         name: "server".into(),

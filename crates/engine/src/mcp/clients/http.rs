@@ -1,4 +1,4 @@
-//! Servers at an address: streamable HTTP, with what shows on whose behalf each request is made.
+//! Servers at a URL: the streamable HTTP transport, with credentials on each request.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,35 +27,36 @@ use crate::catalog::{ApiKeyLocation, Auth, McpServerSpec, Transport};
 use crate::dns;
 use crate::mcp::request_auth::RequestAuth;
 
-/// How long a server may take to accept a connection.
+/// The time limit for a server to accept a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How far apart streams of events are opened at the least.
+/// The minimum interval between two openings of an event stream.
 const MIN_STREAM_INTERVAL: Duration = Duration::from_secs(1);
-/// How many redirects within one server are followed.
+/// The maximum number of redirects followed within one server.
 const MAX_REDIRECTS: usize = 5;
-/// How much of a refusal is read, in bytes.
+/// How much of an error response is read, in bytes.
 const MAX_ERROR_RESPONSE_BYTES: usize = 4 * 1024;
-/// Why a line ends whose session the server does not know any more.
+/// The reason for ending a transport whose session the server no longer knows.
 pub(super) const SESSION_EXPIRED: &str = "its session is over";
-/// How often a stream that broke is taken up again.
+/// How often a broken stream is resumed.
 const MAX_STREAM_RETRIES: usize = 5;
 
-/// What rmcp sends its requests by.
+/// The HTTP client that rmcp uses for its requests.
 #[derive(Clone)]
 pub(super) struct McpHttpClient {
     client: Client,
     auth: RequestAuth,
-    /// When a stream of events may be opened next: one that breaks at once is not opened as often as it breaks.
+    /// When the next event stream may be opened, so that a stream that breaks at once is not reopened in a tight
+    /// loop.
     next_stream_at: Arc<tokio::sync::Mutex<Instant>>,
-    /// What requests end with. The SDK waits for the first answer, and for the first word of a stream that is one, in a
+    /// Ends the requests. The SDK waits for the first response, and for the first event if that is a stream, in a
     /// task of its own that nothing else ends.
     transport_state: Arc<TransportState>,
 }
 
-/// What a server at an address is reached by.
+/// The connection settings of a server at a URL.
 pub(super) struct HttpEndpoint {
     pub(super) url: Url,
-    /// The headers of the catalog, and the user's key.
+    /// The headers of the catalog, and the user's API key.
     pub(super) headers: HashMap<HeaderName, HeaderValue>,
     client: Client,
     auth: RequestAuth,
@@ -66,7 +67,7 @@ type Headers = HashMap<HeaderName, HeaderValue>;
 type SseStream = BoxStream<'static, Result<Sse, SseError>>;
 
 impl HttpEndpoint {
-    /// Makes what is needed to speak to a server.
+    /// Creates the settings for a server.
     pub(super) fn new(spec: &McpServerSpec, access: &RequestAuth) -> Result<Self, ClientError> {
         let Transport::Http { url, headers } = &spec.transport else {
             return Err(ClientError::Failed("it is at no address".into()));
@@ -93,14 +94,14 @@ impl HttpEndpoint {
         Ok(Self { url: url.clone(), headers, client, auth: access.clone() })
     }
 
-    /// What requests over this line are sent by; they end with it.
+    /// Returns the client for the requests of this transport; they end with it.
     pub(super) fn http_client(&self, line: Arc<TransportState>) -> McpHttpClient {
         let next_stream_at = Arc::new(tokio::sync::Mutex::new(Instant::now()));
         let (client, access) = (self.client.clone(), self.auth.clone());
         McpHttpClient { client, auth: access, next_stream_at, transport_state: line }
     }
 
-    /// The transport of the revisions since 2025-03-26.
+    /// Returns the transport of the revisions since 2025-03-26.
     pub(super) fn streamable_transport(
         &self,
         line: Arc<TransportState>,
@@ -110,7 +111,8 @@ impl HttpEndpoint {
         config.max_sse_event_size = MAX_MESSAGE_BYTES;
         config.max_json_response_size = MAX_MESSAGE_BYTES;
         config.max_error_response_size = MAX_ERROR_RESPONSE_BYTES;
-        // A session that is over ends the line: a new one within the old would pass for a refusal of what was under way.
+        // An expired session ends the transport: a new session within it would look like a refusal of pending
+        // requests.
         config.reinit_on_expired_session = false;
         let mut retries = ExponentialBackoff::default();
         (retries.max_times, retries.max_delay) = (Some(MAX_STREAM_RETRIES), Some(Duration::from_secs(8)));
@@ -119,7 +121,7 @@ impl HttpEndpoint {
     }
 }
 
-/// Follows a redirect only to where the request was sent, and only as the same request: elsewhere it would carry the
+/// Follows a redirect only within the request's origin, and only as the same request: elsewhere it would carry the
 /// user's key.
 fn follow_same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
     let same_server =
@@ -129,7 +131,7 @@ fn follow_same_origin(attempt: redirect::Attempt<'_>) -> redirect::Action {
     if follow { attempt.follow() } else { attempt.stop() }
 }
 
-/// An error with what caused it.
+/// Formats an error with its causes.
 pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -142,24 +144,24 @@ pub(super) fn error_chain(error: &dyn std::error::Error) -> String {
 }
 
 impl McpHttpClient {
-    /// A token to send, where there are tokens; another one than `refused`.
+    /// Returns a token to send, if the server uses tokens; another one than `refused`.
     pub(super) async fn token(
         &self,
         refused: Option<&SecretString>,
     ) -> Result<Option<SecretString>, io::Error> {
         match &self.auth {
             RequestAuth::None | RequestAuth::ApiKey(_) => Ok(None),
-            // Told apart again by its type.
+            // The caller recognizes the error by its type.
             RequestAuth::OAuth(bearer) => bearer.token(refused).await.map(Some).map_err(io::Error::other),
         }
     }
 
-    /// Sends a request, and once more with a fresh token where the first one is refused.
+    /// Sends a request, and sends it once more with a fresh token if the first token is rejected.
     async fn send_authorized<T, F>(&self, send: impl Fn(Option<String>) -> F) -> Result<T, StreamableError>
     where
         F: Future<Output = Result<T, StreamableError>>,
     {
-        // An address may hold a key, and what goes wrong is told and logged.
+        // The URL may hold a key, and errors are reported and logged.
         let send = async |token| send(token).await.map_err(without_url);
         let token = self.token(None).await?;
         let exposed =
@@ -173,7 +175,7 @@ impl McpHttpClient {
         }
     }
 
-    /// Goes on with a request until the line ends. It is large: it comes in a box.
+    /// Runs a request until the transport ends. The future is large, so it is boxed.
     async fn until_ended<T>(
         &self,
         request: Pin<Box<impl Future<Output = Result<T, StreamableError>>>>,
@@ -185,7 +187,7 @@ impl McpHttpClient {
         }
     }
 
-    /// The events until the line ends.
+    /// Returns the events until the transport ends.
     fn events_until_ended(&self, events: SseStream) -> SseStream {
         events.take_until(self.transport_state.wait_ended_owned()).boxed()
     }
@@ -198,14 +200,14 @@ fn without_url(error: StreamableError) -> StreamableError {
     }
 }
 
-/// The status with which a server refused, if it did by one.
+/// Returns the status with which a server refused, if it sent one.
 pub(super) fn http_status(error: &StreamableError) -> Option<u16> {
     match error {
         StreamableHttpError::AuthRequired(_) => Some(401),
         StreamableHttpError::InsufficientScope(_) => Some(403),
         StreamableHttpError::HttpStatus(error) => Some(error.status),
         StreamableHttpError::Client(error) => error.status().map(|status| status.as_u16()),
-        // The only place in which it is told: `HTTP 404 Not Found: …`.
+        // The SDK reports the status only in this text: `HTTP 404 Not Found: …`.
         StreamableHttpError::UnexpectedServerResponse(told) => {
             told.strip_prefix("HTTP ").and_then(|told| told.get(..3)).and_then(|status| status.parse().ok())
         }
@@ -248,7 +250,7 @@ impl StreamableHttpClient for McpHttpClient {
                 Ok(StreamableHttpPostResponse::Sse(self.events_until_ended(events), session_id))
             }
             Err(StreamableHttpError::SessionExpired) if is_reply => {
-                // Whoever waits for what the server makes of the reply is told by nobody else.
+                // Nothing else informs whoever waits for the server's response to this reply.
                 self.transport_state.end(SESSION_EXPIRED);
                 Err(StreamableHttpError::SessionExpired)
             }
@@ -256,7 +258,7 @@ impl StreamableHttpClient for McpHttpClient {
         }
     }
 
-    /// The only request that comes after the line's end; the SDK gives it five seconds.
+    /// The only request that is sent after the transport's end; the SDK gives it five seconds.
     async fn delete_session(
         &self,
         uri: Arc<str>,

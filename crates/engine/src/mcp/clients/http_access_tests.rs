@@ -1,4 +1,4 @@
-//! What a server is shown of the user, and what becomes of it where that is refused.
+//! Tests of the credentials sent to a server, and of their rejection.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -12,7 +12,7 @@ use super::*;
 use crate::catalog::ApiKeyLocation;
 use crate::mcp::request_auth::{AuthError, RequestAuth, TokenSource};
 
-/// Gives one token after the other.
+/// A source that returns these tokens one after the other.
 struct ScriptedTokens(Mutex<VecDeque<Result<&'static str, AuthError>>>);
 
 impl ScriptedTokens {
@@ -44,7 +44,7 @@ fn require_token(sent: &ReceivedRequest, good: &str) -> Response {
     handshake_response(sent, |call| call.result(&text("well")))
 }
 
-/// A server that refuses everybody as long as it is told to.
+/// Returns a server that rejects all requests while the flag is set.
 async fn refusable_server() -> (Arc<AtomicBool>, FakeServer) {
     let refuses = Arc::new(AtomicBool::new(false));
     let does = Arc::clone(&refuses);

@@ -1,4 +1,4 @@
-//! Sessions and attempts that come to an end.
+//! Tests of sessions and connection attempts that end.
 
 use std::sync::atomic::AtomicBool;
 
@@ -80,7 +80,7 @@ async fn an_answer_that_comes_when_the_session_is_over_does_not_wait_for_nothing
     assert!(reason.contains("its session is over. Whether `echo` took effect is not known"), "{reason}");
 }
 
-/// Accepts one connection and answers its request so, then nothing more; how the connection ended for it.
+/// Accepts one connection, sends this response, then nothing more; returns how the connection ended.
 async fn silent_server(answer: &'static str) -> (Url, tokio::task::JoinHandle<std::io::Result<usize>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();

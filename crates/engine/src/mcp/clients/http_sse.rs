@@ -1,5 +1,5 @@
-//! The transport of the revision of 2024-11-05: a stream of events that names an address, to which requests are posted
-//! and whose answers come on the stream.
+//! The HTTP+SSE transport of the revision of 2024-11-05: an event stream names a URL to which requests are posted,
+//! and their responses arrive on the stream.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use super::http::{HttpEndpoint, McpHttpClient};
 use super::transport_guard::TransportState;
 use super::{ClientError, MAX_MESSAGE_BYTES};
 
-/// How long a server may take to say where requests go.
+/// How long a server may take to send the endpoint event.
 const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// An open HTTP+SSE connection.
 pub(super) struct HttpSse {
     http: McpHttpClient,
     headers: HashMap<HeaderName, HeaderValue>,
@@ -33,7 +33,7 @@ pub(super) struct HttpSse {
 }
 
 impl HttpSse {
-    /// Opens the stream, and hears from it where requests go.
+    /// Opens the stream and waits for its endpoint event.
     pub(super) async fn open(address: &HttpEndpoint, line: Arc<TransportState>) -> Result<Self, ClientError> {
         let late = |_| ClientError::Failed("its stream of events does not say where requests go".into());
         tokio::time::timeout(ENDPOINT_TIMEOUT, Self::open_stream(address, line)).await.map_err(late)?
@@ -63,7 +63,7 @@ impl HttpSse {
     }
 }
 
-/// Where requests go. Elsewhere than at the same server they would carry the user's key there.
+/// Resolves the URL for requests. On another server, requests would leak the user's key there.
 fn resolve_endpoint(base: &Url, named: &str) -> Option<Url> {
     base.join(named.trim()).ok().filter(|url| url.origin() == base.origin())
 }
@@ -80,7 +80,7 @@ impl Transport<RoleClient> for HttpSse {
             let mut limits = StreamableHttpResponseLimits::default();
             limits.max_json_response_size = MAX_MESSAGE_BYTES;
             match http.post_message_with_response_limits(endpoint, item, None, None, headers, limits).await {
-                // What a server says to a post means nothing: the answer comes on the stream.
+                // The response to a POST has no meaning: the answer comes on the stream.
                 Ok(_) | Err(StreamableHttpError::UnexpectedContentType(_)) => Ok(()),
                 Err(error) => Err(error),
             }
@@ -96,7 +96,7 @@ impl Transport<RoleClient> for HttpSse {
             if let Ok(message) = serde_json::from_str(event.data.as_deref().unwrap_or_default()) {
                 return Some(message);
             }
-            // What the parser says of it would quote it.
+            // The parser's error would quote the message.
             tracing::debug!("A tool server sends something that is no message.");
         }
     }

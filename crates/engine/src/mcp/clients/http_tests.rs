@@ -1,4 +1,4 @@
-//! Clients and servers at an address, of each of the protocol's lives.
+//! Tests of clients with HTTP servers of each protocol generation.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,13 +22,13 @@ use super::super::fixture::{ClientFixture, expect_done, expect_failure, expect_q
 use crate::catalog::{Auth, McpServerSpec, Transport};
 use crate::testing::with_deadline;
 
-/// What a server is sent.
+/// A request received by a server.
 #[derive(Clone, Debug)]
 struct ReceivedRequest {
     method: Method,
     path: String,
     headers: HeaderMap,
-    /// The message; null where there is none.
+    /// The message; null if there is none.
     message: Value,
 }
 
@@ -59,7 +59,7 @@ fn event(message: &Value) -> Bytes {
     format!("event: message\ndata: {message}\n\n").into()
 }
 
-/// A stream of events that goes on as long as `sender` is there.
+/// Returns an event stream that continues while `sender` exists.
 fn events() -> (mpsc::UnboundedSender<Bytes>, Response) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let stream = futures::stream::unfold(receiver, |mut receiver: mpsc::UnboundedReceiver<Bytes>| async {
@@ -68,13 +68,13 @@ fn events() -> (mpsc::UnboundedSender<Bytes>, Response) {
     (sender, ([("content-type", "text/event-stream")], Body::from_stream(stream.boxed())).into_response())
 }
 
-/// The server's end of a stream of events.
+/// The server's end of an event stream.
 type EventSender = mpsc::UnboundedSender<Bytes>;
 
 type RequestLog = Arc<Mutex<Vec<ReceivedRequest>>>;
 type Responder = dyn Fn(&ReceivedRequest) -> Response + Send + Sync;
 
-/// A server over HTTP, which notes what it is sent.
+/// An HTTP server that records its requests.
 #[derive(Clone)]
 struct FakeServer {
     url: Url,
@@ -142,7 +142,7 @@ fn tools() -> Value {
     json!({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]})
 }
 
-/// What a server of the revision of 2025-06-18 answers; calls by `calls`.
+/// Returns the response of a server of the revision of 2025-06-18; calls are answered by `calls`.
 fn handshake_response(sent: &ReceivedRequest, calls: impl FnOnce(&ReceivedRequest) -> Response) -> Response {
     match sent.message["method"].as_str() {
         _ if sent.method != Method::POST => StatusCode::METHOD_NOT_ALLOWED.into_response(),
@@ -164,7 +164,7 @@ fn handshake_response(sent: &ReceivedRequest, calls: impl FnOnce(&ReceivedReques
     }
 }
 
-/// What a server of the revision of 2026-07-28 answers; calls by `calls`.
+/// Returns the response of a server of the revision of 2026-07-28; calls are answered by `calls`.
 fn stateless_response(sent: &ReceivedRequest, calls: impl FnOnce(&ReceivedRequest) -> Response) -> Response {
     let hints = |mut result: Value| {
         result["resultType"] = "complete".into();
@@ -336,7 +336,7 @@ async fn what_a_server_asks_on_a_calls_stream_is_asked_of_that_call() {
             let (stream, response) = events();
             let tool = &call.message["params"]["name"];
             waiting.push((json!({"id": call.message["id"], "tool": tool}), stream));
-            // Both are asked, the first one last.
+            // Both have asked; the first one is answered last.
             if waiting.len() == 2 {
                 for (call, stream) in waiting.iter().rev() {
                     let schema = json!({"type": "object", "properties": {"it": {"type": "string"}}});
@@ -436,7 +436,7 @@ async fn a_server_of_the_newest_revision_sees_a_dropped_calls_stream_closed() {
     with_deadline(sender.closed()).await;
 }
 
-/// Asserts that a call that is answered so fails with a reason that says `why`, and that the next one works.
+/// Asserts that a call with this response fails with a reason that contains `why`, and that the next call works.
 async fn assert_survives(why: &str, answer: fn(&ReceivedRequest) -> Response) {
     let rig = ClientFixture::new();
     let calls = AtomicUsize::new(0);

@@ -1,4 +1,4 @@
-//! A live client of one server: what its calls share, and the task that keeps it while it is of use.
+//! A session with one server: the state that its calls share, and the task that runs it while it is used.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,20 +26,20 @@ use crate::mcp::definition::{MAX_TOOLS, validate_tools};
 use crate::mcp::request_auth::RequestAuth;
 use crate::mcp::{SERVER_CONNECT_TIMEOUT, ToolDefinition};
 
-/// The most pages of a list of tools that are read, and the most tools that are looked at.
+/// The maximum number of pages of a tool list, and of tools, that are read.
 const MAX_TOOL_PAGES: usize = 64;
 const MAX_LISTED_TOOLS: usize = 32 * MAX_TOOLS;
-/// The most calls that wait for a person, and how long they may.
+/// The maximum number of calls that wait for a person, and how long they may.
 const MAX_SUSPENDED_CALLS: usize = 64;
 const SUSPENDED_CALL_TTL: Duration = Duration::from_hours(72);
-/// How far apart a server's tools are listed again, however often it says that they have changed.
+/// The minimum interval between two listings of a server's tools, however often it reports changes.
 const MIN_RELIST_INTERVAL: Duration = Duration::from_secs(5);
-/// The most messages that a server in its right mind sends instead of an answer.
+/// The maximum number of messages that a working server sends without answering.
 const MAX_MESSAGES_WITHOUT_ANSWER: u64 = 1_000;
-/// How long the end of a client may take: what is left of it is let go of then.
+/// How long closing a session may take before it is abandoned.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// A client's session with a server.
 pub(super) struct Session {
     pub(super) spec: Arc<McpServerSpec>,
     pub(super) auth: RequestAuth,
@@ -47,23 +47,23 @@ pub(super) struct Session {
     pub(super) router: Arc<ElicitationRouter>,
     pub(super) transport_state: Arc<TransportState>,
     pub(super) connected_at: Instant,
-    /// Told when the server says that it has other tools.
+    /// Notified when the server reports that its tools have changed.
     pub(super) tools_changed: Arc<Notify>,
-    /// Cancelled once the tools that it listed first are on record.
+    /// Cancelled once its first list of tools is stored.
     pub(super) tools_recorded: CancellationToken,
     usage: Mutex<Usage>,
     usage_changed: Notify,
 }
 
-/// What a client is used for.
+/// The use of a session.
 struct Usage {
-    /// Requests that somebody waits for.
+    /// The number of requests that somebody waits for.
     active_requests: usize,
     suspended: Vec<(CallId, SuspendedCall)>,
     last_used: Instant,
 }
 
-/// Says, as long as it is there, that somebody waits for the client.
+/// RAII guard: somebody waits for the session while it is held.
 pub(super) struct UsageGuard(Arc<Session>);
 
 impl Drop for UsageGuard {
@@ -99,12 +99,12 @@ impl Session {
         })
     }
 
-    /// Whether it does for requests to such a server on such a user's behalf.
+    /// Whether the session fits requests to this server with these credentials.
     pub(super) fn matches(&self, spec: &McpServerSpec, access: &RequestAuth) -> bool {
         !self.transport_state.has_ended() && *self.spec == *spec && self.auth.is_same_auth(access)
     }
 
-    /// Keeps it from becoming idle; none where it has ended.
+    /// Keeps the session from becoming idle; `None` if it has ended.
     pub(super) fn acquire(self: &Arc<Self>) -> Option<UsageGuard> {
         let mut usage = self.usage();
         if self.transport_state.has_ended() {
@@ -114,7 +114,7 @@ impl Session {
         Some(UsageGuard(Arc::clone(self)))
     }
 
-    /// Keeps a call that waits for a person.
+    /// Suspends a call that waits for a person.
     pub(super) fn suspend(&self, id: CallId, call: Call) {
         let mut usage = self.usage();
         let oldest = (usage.suspended.len() >= MAX_SUSPENDED_CALLS).then(|| usage.suspended.remove(0));
@@ -123,15 +123,16 @@ impl Session {
         drop(oldest);
     }
 
-    /// Gives back a call that waits for a person.
+    /// Removes and returns a suspended call.
     pub(super) fn take_suspended(&self, id: CallId) -> Option<Call> {
         let mut usage = self.usage();
         let at = usage.suspended.iter().position(|(suspended, _)| *suspended == id)?;
         Some(usage.suspended.remove(at).1.call)
     }
 
-    /// A request was not answered in time. A server that has said nothing at all since it had said `heard` messages, or
-    /// has said far too many, is out of its mind. Where nobody else waits for it, the next request gets a new client.
+    /// Records that a request timed out. A server that has sent nothing since message number `heard`, or far too
+    /// many messages, is considered broken. If nobody else waits for the session, it ends, and the next request
+    /// gets a new one.
     pub(super) fn record_timeout(&self, heard: u64) {
         let alone = {
             let usage = self.usage();
@@ -143,7 +144,7 @@ impl Session {
         }
     }
 
-    /// Asks for all of the server's tools.
+    /// Lists all of the server's tools.
     pub(super) async fn list_tools(&self) -> Result<Vec<ToolDefinition>, ClientError> {
         let listing = async {
             let (mut tools, mut bytes, mut cursor) = (Vec::new(), 0, None);
@@ -164,7 +165,7 @@ impl Session {
         within.unwrap_or_else(|_| Err(ClientError::Failed("it does not list its tools in time".into())))
     }
 
-    /// One page of the list, as the server sent it: what of it is faulty is told apart later.
+    /// Returns one page of the list as the server sent it; it is validated later.
     async fn tool_page(&self, cursor: Option<String>) -> Result<Value, ClientError> {
         let params = Some(PaginatedRequestParams::default().with_cursor(cursor));
         let request = ListToolsRequest { params, ..ListToolsRequest::default() };
@@ -186,7 +187,7 @@ impl Session {
         }
     }
 
-    /// Keeps the client until its line ends or nobody has needed it for `idle`.
+    /// Runs the session until its transport ends or it has been unused for `idle`.
     pub(super) async fn run_until_idle(
         &self,
         service: RunningService<RoleClient, SessionHandler>,
@@ -208,7 +209,7 @@ impl Session {
         }
     }
 
-    /// Waits until nobody has needed it for so long, and ends it.
+    /// Waits until the session has been unused for `idle`, and ends it.
     async fn end_when_idle(&self, idle: Duration) {
         loop {
             let until = {
@@ -221,7 +222,7 @@ impl Session {
                     _ => None,
                 };
                 if until.is_some_and(|until| until <= now) {
-                    // Nobody begins to need it in between.
+                    // No request can start in between.
                     self.transport_state.end("nobody needed it");
                     return;
                 }
@@ -237,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Has changes of the tools told, where the revision wants that asked for.
+    /// Subscribes to changes of the tools, if the protocol revision requires a subscription.
     async fn subscribe(&self) -> Option<Subscription> {
         let info = self.peer.peer_info()?;
         let tells = info.capabilities.tools.as_ref().is_some_and(|tools| tools.list_changed == Some(true));
@@ -253,7 +254,7 @@ impl Session {
         None
     }
 
-    /// Takes down that the tools have changed, as often as the subscription says so.
+    /// Sends a notification for each tool change that the subscription reports.
     async fn listen_for_tool_changes(&self) {
         if let Some(mut subscribe) = self.subscribe().await {
             while let Ok(Some(_)) = subscribe.next().await {
@@ -265,7 +266,7 @@ impl Session {
 
     /// Lists the tools again when they have changed.
     async fn relist_on_change(&self, connections: &Arc<Connections>) {
-        // The first list comes first.
+        // The first list has to be stored before.
         self.tools_recorded.cancelled().await;
         loop {
             self.tools_changed.notified().await;

@@ -1,4 +1,4 @@
-//! Servers that are programs: on the leash, spoken to over their standard input and output.
+//! Servers that are programs: they run in the sandbox and communicate over standard input and output.
 
 use std::io;
 use std::pin::Pin;
@@ -23,20 +23,20 @@ use super::{ClientError, MAX_MESSAGE_BYTES};
 use crate::catalog::{ApiKeyLocation, Auth, McpServerSpec, Transport as Kind};
 use crate::mcp::request_auth::RequestAuth;
 
-/// How long a program whose input has ended may take to end, before it is ended.
+/// How long a program may take to exit after its input is closed, before it is killed.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the end of a program whose input or output has ended is waited for.
+/// How long to wait for the exit of a program whose input or output has been closed.
 const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
-/// How much of what a program writes to its standard error the log takes, in bytes, and of one line.
+/// How much of a program's standard error is logged, in bytes, and of one line.
 const MAX_LOGGED_BYTES: usize = 64 * 1024;
 const MAX_LOG_LINE_BYTES: usize = 1024;
 
-/// A program that is a server.
+/// The transport to a server that is a program.
 pub(super) struct StdioTransport {
     inner: AsyncRwTransport<RoleClient, BoundedReader<ChildStdout>, ChildStdin>,
     child: Child,
     transport_state: Arc<TransportState>,
-    /// Set when it takes nothing more, and when it is given up for that.
+    /// Cancelled when the program accepts no more input, and is given up for that.
     input_closed: CancellationToken,
     exit_deadline: Option<Instant>,
     _log: AbortOnDropHandle<()>,
@@ -99,7 +99,7 @@ impl Transport<RoleClient> for StdioTransport {
         async move {
             let result = send.await;
             if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-                // Most likely it has ended. How, its output's end tells.
+                // It has most likely exited; the end of its output gives the reason.
                 input_closed.cancel();
                 return Ok(());
             }
@@ -134,11 +134,11 @@ impl Transport<RoleClient> for StdioTransport {
 
     async fn close(&mut self) -> Result<(), Self::Error> {
         let last_words = async {
-            // Its input ends by this, which asks it to end. One that does not read it could hold that up for ever.
+            // Closing the input asks the program to exit. One that does not read could block that forever.
             let _ = self.inner.close().await;
             self.child.wait().await
         };
-        // The leash ends what is left, once this is dropped.
+        // The sandbox kills what is left, once this is dropped.
         let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, last_words).await;
         Ok(())
     }
@@ -155,7 +155,7 @@ fn describe_exit(ended: ExitStatus) -> String {
     }
 }
 
-/// Reads what a program says, and ends the line when a single message is too long.
+/// Reads a program's output, and ends the transport if a single message is too long.
 struct BoundedReader<R> {
     inner: R,
     since_newline: usize,
@@ -184,7 +184,7 @@ impl<R: AsyncRead + Unpin> AsyncRead for BoundedReader<R> {
     }
 }
 
-/// Drains what a program writes to its standard error; its beginning goes to the log.
+/// Drains a program's standard error; the beginning is logged.
 async fn log_stderr(server: String, mut stderr: ChildStderr) {
     let mut buffer = vec![0; 4096];
     let (mut line, mut logged) = (Vec::new(), 0);

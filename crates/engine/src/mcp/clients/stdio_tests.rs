@@ -1,4 +1,4 @@
-//! Programs that no longer listen to what they are told.
+//! Tests of programs that no longer read their input.
 
 use serde_json::json;
 use service::clock::{Clock as _, SystemClock};
@@ -7,7 +7,7 @@ use super::super::fixture::command_spec;
 use super::*;
 use crate::testing::{can_run_python_servers, test_sandbox, with_deadline};
 
-/// Sends a message to a program once it has closed its input; why the line ended then.
+/// Sends a message to a program that has closed its input; returns why the transport ended.
 async fn send_after_input_closed(then: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let workspace = folder.path().join("workspace");

@@ -1,4 +1,4 @@
-//! The line to a server: whether it stands, why it does not, and a guard for what passes over it.
+//! The state of a transport to a server: whether and why it has ended, and a wrapper that limits its messages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,13 +13,14 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use super::CONNECTION_ENDED;
 
-/// The most messages that may wait to be taken by a server. One that asks much and takes no answers would pile them up.
+/// The maximum number of messages queued for a server. One that asks much and reads no answers would let them pile
+/// up.
 const MAX_PENDING_SENDS: usize = 256;
-/// The most messages that a server may send in a window. No use of the protocol comes near.
+/// The maximum number of messages that a server may send in a window. No legitimate use comes near it.
 const MAX_MESSAGES_PER_WINDOW: u32 = 10_000;
 const RATE_WINDOW: Duration = Duration::from_secs(1);
 
-/// The state of a line.
+/// The state of a transport.
 pub(super) struct TransportState {
     ended: CancellationToken,
     reason: OnceLock<String>,
@@ -27,7 +28,7 @@ pub(super) struct TransportState {
 }
 
 impl TransportState {
-    /// A line that ends with `owner` at the latest.
+    /// Creates the state of a transport that ends with `owner` at the latest.
     pub(super) fn new(owner: &CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             ended: owner.child_token(),
@@ -36,7 +37,7 @@ impl TransportState {
         })
     }
 
-    /// Ends it. The first reason is the one that is told.
+    /// Ends the transport. The first reason is the one that is reported.
     pub(super) fn end(&self, reason: impl Into<String>) {
         self.reason.get_or_init(|| reason.into());
         self.ended.cancel();
@@ -46,17 +47,17 @@ impl TransportState {
         self.ended.is_cancelled()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the transport.
     pub(super) async fn wait_ended(&self) {
         self.ended.cancelled().await;
     }
 
-    /// Waits for its end, without keeping it.
+    /// Waits for the end of the transport, without keeping its state alive.
     pub(super) fn wait_ended_owned(&self) -> WaitForCancellationFutureOwned {
         self.ended.clone().cancelled_owned()
     }
 
-    /// Why it ended, or why a single answer did not come over it.
+    /// Returns why the transport ended, or why a single answer did not arrive.
     pub(super) fn reason(&self) -> &str {
         match self.reason.get() {
             Some(reason) => reason,
@@ -65,13 +66,13 @@ impl TransportState {
         }
     }
 
-    /// How many messages came over it.
+    /// Returns the number of messages received.
     pub(super) fn received_count(&self) -> u64 {
         self.received_count.load(Ordering::Acquire)
     }
 }
 
-/// A transport that ends with its line, and its line with it.
+/// A transport and its state; each ends with the other.
 pub(super) struct GuardedTransport<T> {
     inner: T,
     state: Arc<TransportState>,
@@ -89,7 +90,7 @@ impl<T> GuardedTransport<T> {
         }
     }
 
-    /// Counts a message; a flood ends the line.
+    /// Counts a message; a flood ends the transport.
     fn count_message(&mut self) {
         self.state.received_count.fetch_add(1, Ordering::AcqRel);
         let (began, count) = &mut self.window;
@@ -104,8 +105,8 @@ impl<T> GuardedTransport<T> {
 }
 
 impl<T> Drop for GuardedTransport<T> {
-    /// Also where it is dropped before anybody has closed it, as a transport is whose server took too long: what it has
-    /// under way in other tasks ends with the line.
+    /// Runs even if nobody closed the transport, as when connecting took too long: its requests in other tasks end
+    /// with it.
     fn drop(&mut self) {
         self.state.ended.cancel();
     }

@@ -1,8 +1,8 @@
-//! How the authorization server of a tool server is found, and what it says of itself.
+//! Discovery of the authorization server of an MCP server, and its metadata.
 //!
-//! `rmcp` finds it: by the challenge of the tool server, its metadata (RFC 9728), those of the authorization server
-//! (RFC 8414, OpenID Connect Discovery), or, where there are none, at the places of the protocol's first revision with
-//! authorization (2025-03-26).
+//! `rmcp` performs it: from the MCP server's challenge, its metadata (RFC 9728), the authorization server's
+//! metadata (RFC 8414, OpenID Connect Discovery) or, without any, the default endpoints of the protocol's first
+//! revision with authorization (2025-03-26).
 
 use reqwest::Url;
 use rmcp::transport::auth::{
@@ -16,11 +16,11 @@ use zeroize::Zeroizing;
 use super::http::{AuthHttpClient, sanitize_server_text};
 use crate::mcp::McpError;
 
-/// What asks for consent each time, which is how OpenID providers give refresh tokens (OpenID Connect Core 1.0, section
-/// 11).
+/// The scope with which OpenID providers issue refresh tokens; they ask for consent each time (OpenID Connect Core
+/// 1.0, section 11).
 const OFFLINE_ACCESS: &str = "offline_access";
 
-/// An authorization server that was found.
+/// A discovered authorization server.
 pub(super) struct DiscoveredServer {
     manager: AuthorizationManager,
     metadata: AuthorizationMetadata,
@@ -29,18 +29,18 @@ pub(super) struct DiscoveredServer {
     pub(super) revocation_endpoint: Option<Url>,
 }
 
-/// A request for leave.
+/// An authorization request.
 pub(super) struct AuthorizationRequest {
-    /// Where the user gives it.
+    /// The URL at which the user gives consent.
     pub(super) url: Url,
-    /// What the code is exchanged with (RFC 7636).
+    /// The PKCE verifier for exchanging the code (RFC 7636).
     pub(super) verifier: Zeroizing<String>,
-    /// What the leave is for (RFC 8707).
+    /// The resource that the consent is for (RFC 8707).
     pub(super) resource: String,
 }
 
 impl DiscoveredServer {
-    /// The authorization server of the tool server at `server`.
+    /// Discovers the authorization server of the MCP server at `server`.
     pub(super) async fn discover(server: &Url, http: &AuthHttpClient) -> Result<Self, McpError> {
         if server.scheme() != "https" && !http.allows_private() {
             let message =
@@ -48,8 +48,8 @@ impl DiscoveredServer {
             return Err(McpError::Failed(message.into()));
         }
         let found = if http.is_on_private_network(server) {
-            // With a client of ours, private addresses that metadata name as numbers would be refused. This one has an
-            // address policy of its own, which lets private ones pass.
+            // With a client of ours, `rmcp` would refuse private addresses given as numbers in metadata. Our
+            // client has an address policy of its own, so private ones pass here.
             AuthorizationManager::new_allowing_private_addresses(server.clone()).await
         } else {
             AuthorizationManager::new_with_oauth_http_client(server.clone(), Arc::new(http.clone())).await
@@ -80,33 +80,33 @@ impl DiscoveredServer {
         Ok(found)
     }
 
-    /// What it calls itself.
+    /// Returns its issuer identifier.
     pub(super) fn issuer(&self) -> Option<&str> {
         self.metadata.issuer.as_deref()
     }
 
-    /// Whether its answers always say who it is (RFC 9207).
+    /// Whether its authorization responses always include `iss` (RFC 9207).
     pub(super) fn advertises_issuer(&self) -> bool {
         self.metadata_flag("authorization_response_iss_parameter_supported")
     }
 
-    /// Whether a client may be known by the address of its metadata.
+    /// Whether it accepts the URL of client metadata as a client id.
     pub(super) fn supports_client_metadata(&self) -> bool {
         self.metadata_flag("client_id_metadata_document_supported")
     }
 
-    /// The ways in which clients show who they are; none where it does not say.
+    /// Returns the supported client authentication methods; `None` if the metadata does not list any.
     pub(super) fn client_auth_methods(&self) -> Option<Vec<&str>> {
         let listed = self.metadata.additional_fields.get("token_endpoint_auth_methods_supported")?;
         Some(listed.as_array()?.iter().filter_map(Value::as_str).collect())
     }
 
-    /// The scopes that the tool server asks for.
+    /// Returns the scopes that the MCP server asks for.
     pub(super) async fn default_scopes(&self) -> Vec<String> {
         self.manager.select_initial_scopes(&[]).await
     }
 
-    /// The request for leave for these scopes, which the answer must repeat `state` to.
+    /// Builds the authorization request for these scopes, with the `state` that the response must repeat.
     pub(super) async fn authorization_request(
         mut self,
         client_id: &str,
@@ -133,7 +133,7 @@ impl DiscoveredServer {
         };
         let begun = store.load(&value("state")?).await.map_err(|error| invalid_field(&error))?;
         let begun = begun.ok_or_else(|| invalid_field(&"the request was not kept"))?;
-        // Its `state` has 128 random bits; ours, which it is kept under, has 256.
+        // The `state` of `rmcp` has 128 random bits; ours, under whose hash the authorization is stored, has 256.
         let kept = pairs.iter().filter(|(key, _)| key != "state" && key != "prompt");
         url.query_pairs_mut().clear().extend_pairs(kept).append_pair("state", state);
         if scopes.contains(&OFFLINE_ACCESS) {
@@ -147,7 +147,7 @@ impl DiscoveredServer {
     }
 }
 
-/// Whoever publishes metadata must name S256 there: without it, it does not check the verifier.
+/// Published metadata must list S256: a server that does not list it does not check the verifier.
 fn check_pkce(metadata: &AuthorizationMetadata) -> Result<(), McpError> {
     let methods = metadata.code_challenge_methods_supported.as_deref().unwrap_or_default();
     if methods.iter().any(|method| method == "S256") {
@@ -157,8 +157,9 @@ fn check_pkce(metadata: &AuthorizationMetadata) -> Result<(), McpError> {
     Err(McpError::Failed(message.into()))
 }
 
-/// Has the issuer that metadata name confirm them, at its own places (RFC 8414, section 3; OpenID Connect Discovery):
-/// whoever may publish metadata elsewhere could have codes and secrets that are meant for that issuer sent to itself.
+/// Checks that the issuer named in metadata confirms them at its own well-known URLs (RFC 8414, section 3; OpenID
+/// Connect Discovery): otherwise whoever publishes metadata elsewhere could redirect codes and secrets meant for
+/// that issuer to itself.
 async fn confirm_issuer(metadata: &AuthorizationMetadata, http: &AuthHttpClient) -> Result<(), McpError> {
     let Some(issuer) = metadata.issuer.as_deref() else { return Ok(()) };
     let said_by_itself = |document: &Value| {
@@ -168,7 +169,7 @@ async fn confirm_issuer(metadata: &AuthorizationMetadata, http: &AuthHttpClient)
             && is("token_endpoint", &metadata.token_endpoint)
     };
     for place in metadata_urls(issuer) {
-        // One that has nothing there, or cannot be asked, confirms nothing.
+        // A URL without a document, or one that cannot be reached, confirms nothing.
         if let Ok(answer) = http.get_json(&place).await
             && answer.status.is_success()
             && answer.json().as_ref().is_some_and(said_by_itself)
@@ -181,7 +182,7 @@ async fn confirm_issuer(metadata: &AuthorizationMetadata, http: &AuthHttpClient)
     ))))
 }
 
-/// Where an issuer publishes its metadata.
+/// Returns the URLs at which an issuer publishes its metadata.
 fn metadata_urls(issuer: &str) -> Vec<Url> {
     let Ok(issuer) = Url::parse(issuer) else { return Vec::new() };
     let path = issuer.path().trim_end_matches('/');
@@ -201,7 +202,7 @@ fn metadata_urls(issuer: &str) -> Vec<Url> {
     paths.into_iter().map(at).collect()
 }
 
-/// An address that the metadata names. It must be as well protected as the tool server.
+/// Validates a URL from the metadata. It must be as well protected as the MCP server.
 fn validate_url(server: &Url, text: &str) -> Result<Url, McpError> {
     let fits = |url: &Url| match url.scheme() {
         "https" => true,

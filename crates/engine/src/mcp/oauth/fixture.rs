@@ -1,4 +1,4 @@
-//! What the tests of authorizations share: an engine's part that has them, and a strict server.
+//! A test fixture for authorizations: the engine's MCP part, and a strict authorization server.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -28,7 +28,7 @@ pub(crate) const SERVER_NAME: &str = "notes";
 pub(crate) const REDIRECT_URI: &str = "https://product.example/app/assets/oauth/callback";
 pub(crate) const CLIENT_METADATA_URL: &str = "https://product.example/client.json";
 
-/// See the module.
+/// The MCP part of an engine, with a mock authorization server.
 pub(crate) struct OAuthFixture {
     pub(crate) auth_server: MockAuthServer,
     pub(crate) clock: Arc<ManualClock>,
@@ -45,7 +45,7 @@ impl OAuthFixture {
         Self::with_address(Ipv4Addr::LOCALHOST.into()).await
     }
 
-    /// With a server at this address of the machine.
+    /// Creates the fixture with the server at this local address.
     pub(crate) async fn with_address(address: IpAddr) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_unix_ms(1_800_000_000_000)));
         let strict = MockAuthServer::start(address, Arc::clone(&clock)).await;
@@ -57,7 +57,7 @@ impl OAuthFixture {
         Self { auth_server: strict, clock, spec, mcp: assets, connections, brain: Some(brain), key, folder }
     }
 
-    /// The same engine, started again.
+    /// Restarts the engine.
     pub(crate) async fn restart(&mut self) {
         self.mcp.close().await;
         if let Some(brain) = self.brain.take() {
@@ -77,7 +77,7 @@ impl OAuthFixture {
         self.brain.as_ref().unwrap()
     }
 
-    /// From now on nothing can be stored.
+    /// Makes all further writes fail.
     pub(crate) async fn fail_writes(&self) {
         if let Some(brain) = &self.brain {
             brain.close().await;
@@ -90,7 +90,7 @@ impl OAuthFixture {
         self.mcp.set_server_specs(&[Arc::clone(&self.spec)]);
     }
 
-    /// Begins an authorization: where the user gives leave.
+    /// Begins an authorization; returns the URL at which the user gives consent.
     pub(crate) async fn authorize(&self) -> Result<String, McpError> {
         let back = Url::parse("https://product.example/done").unwrap();
         match with_deadline(self.oauth().authorize(&self.spec, Some(back))).await? {
@@ -109,14 +109,14 @@ impl OAuthFixture {
         with_deadline(self.oauth().finish(callback)).await
     }
 
-    /// Has the user give leave, and the connection stand.
+    /// Connects the server with the user's consent.
     pub(crate) async fn connect(&self) {
         let url = self.authorize().await.unwrap();
         self.finish(self.auth_server.approve(&url)).await.map(drop).unwrap();
         self.establish().await;
     }
 
-    /// The server has listed its tools.
+    /// Stores the server's list of tools.
     pub(crate) async fn establish(&self) {
         let tool = ToolDefinition {
             name: "look".into(),
@@ -138,12 +138,12 @@ impl OAuthFixture {
         self.oauth().token_source(&self.spec)
     }
 
-    /// A token for a call.
+    /// Returns a token for a call.
     pub(crate) async fn token(&self) -> Result<String, AuthError> {
         self.token_except(None).await
     }
 
-    /// A token other than one that was refused.
+    /// Returns a token other than the refused one.
     pub(crate) async fn token_except(&self, refused: Option<&str>) -> Result<String, AuthError> {
         let refused = refused.map(SecretString::from);
         let token = with_deadline(self.token_source().token(refused.as_ref())).await?;
@@ -158,7 +158,7 @@ impl OAuthFixture {
         self.clock.advance(Duration::from_secs_f64(seconds));
     }
 
-    /// Nothing was asked in a way that it must not be.
+    /// Asserts that no request violated the specifications.
     pub(crate) fn assert_no_violations(&self) {
         assert_eq!(self.auth_server.state().violations, Vec::<String>::new());
     }

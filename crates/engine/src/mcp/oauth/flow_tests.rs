@@ -11,7 +11,7 @@ use super::*;
 use crate::catalog::{OAuthClientConfig, Secret};
 use crate::testing::{LogCapture, with_deadline};
 
-/// What a request for leave asks for.
+/// Returns a parameter of an authorization request.
 fn field(url: &str, name: &str) -> Option<String> {
     let url = Url::parse(url).unwrap();
     url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
@@ -66,7 +66,7 @@ async fn wherever_an_authorization_server_is_described_it_is_found() {
     }
 }
 
-/// An address of this machine in a private network, if it has one.
+/// Returns a private network address of this machine, if it has one.
 fn private_address() -> Option<std::net::IpAddr> {
     ["10.0.0.1", "172.17.0.1", "192.168.0.1"].into_iter().find_map(|target| {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
@@ -117,14 +117,14 @@ async fn the_engine_is_registered_once_and_again_where_its_registration_was_forg
     assert_eq!(rig.status(), Some(ConnectionStatus::Expired));
     rig.connect().await;
     assert_eq!(rig.auth_server.request_count("POST /as/register"), 2);
-    // It is forgotten between the request and the answer.
+    // The registration is forgotten between the request and the answer.
     let url = rig.authorize().await.unwrap();
     let callback = rig.auth_server.approve(&url);
     rig.auth_server.state().clients.clear();
     assert!(failure(rig.finish(callback).await).contains("`invalid_client`"));
     rig.connect().await;
     assert_eq!(rig.auth_server.request_count("POST /as/register"), 3);
-    // It is forgotten before the request: people are shown an error there, and nobody comes back.
+    // The registration is forgotten before the request: the user is shown an error there, and nobody comes back.
     rig.auth_server.state().clients.clear();
     rig.authorize().await.unwrap();
     rig.connect().await;
@@ -176,7 +176,7 @@ async fn a_secret_that_is_changed_in_the_catalog_is_used_from_then_on_and_costs_
         // A turn keeps the servers that it began with.
         let of_turn = rig.token_source();
 
-        // Between the change at the authorization server and the one in the catalog no token can be had.
+        // Between the change at the authorization server and the one in the catalog no token is available.
         rig.auth_server.register_client("an id", Some("new"), proof, REDIRECT_URI);
         rig.auth_server.behavior().token_response = Some((401, r#"{"error": "invalid_client"}"#.into()));
         rig.advance_clock(3_600.0);
@@ -200,7 +200,7 @@ async fn a_secret_that_is_changed_in_the_catalog_is_used_from_then_on_and_costs_
         assert!(rig.auth_server.accepts(&rig.token().await.unwrap()));
         rig.disconnect().await;
         assert_eq!(rig.auth_server.state().revoked_token_hints.len(), 2);
-        // Nor does it cost who is just giving leave.
+        // It does not affect a user who is just giving consent either.
         let callback = rig.auth_server.approve(&rig.authorize().await.unwrap());
         rig.auth_server.register_client("an id", Some("last"), proof, REDIRECT_URI);
         rig.set_spec(&[], Some(known_client("last")));
@@ -220,7 +220,7 @@ async fn a_secret_is_shown_to_nobody_but_the_issuer_that_the_catalog_names() {
     let elsewhere = OAuthClientConfig { issuer, ..known_client("of elsewhere") };
     rig.set_spec(&[], Some(elsewhere));
     rig.advance_clock(3_600.0);
-    // With the secret that was shown there before.
+    // With the secret that was used there before.
     assert!(rig.auth_server.accepts(&rig.token().await.unwrap()));
     rig.assert_no_violations();
 }
@@ -306,11 +306,11 @@ async fn an_answer_of_another_authorization_server_is_refused_and_nothing_is_sto
         let callback = Callback { iss, ..callback };
         assert!(matches!(rig.finish(callback.clone()).await, Err(McpError::InvalidIssuer)));
         assert_eq!(rig.status(), None);
-        // The state is used up, also for an answer with the right one.
+        // The state is used up, even for an answer with the right issuer.
         let callback = Callback { iss: Some(rig.auth_server.issuer()), ..callback };
         assert!(matches!(rig.finish(callback).await, Err(McpError::InvalidState)));
     }
-    // Also an error counts only from the server that was asked.
+    // An error, too, counts only from the server that was asked.
     let denied = Callback {
         code: None,
         iss: Some("https://evil.example".into()),
@@ -328,7 +328,7 @@ async fn a_server_that_does_not_name_itself_need_not() {
     let callback = rig.auth_server.approve(&rig.authorize().await.unwrap());
     assert_eq!(callback.iss, None);
     rig.finish(callback).await.unwrap();
-    // If it does all the same, it must be right.
+    // If it sends an issuer nevertheless, it must be the right one.
     let callback = rig.auth_server.approve(&rig.authorize().await.unwrap());
     let callback = Callback { iss: Some("https://evil.example".into()), ..callback };
     assert!(matches!(rig.finish(callback).await, Err(McpError::InvalidIssuer)));

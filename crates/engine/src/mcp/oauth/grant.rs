@@ -1,4 +1,4 @@
-//! The leave that the user has given for a server, as it is kept.
+//! The stored OAuth grant for a server: client, tokens, and whether the user's consent still holds.
 
 use contract::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
@@ -8,51 +8,52 @@ use zeroize::Zeroizing;
 use super::oauth_client::OAuthClient;
 use crate::mcp::credentials::CredentialSecret;
 
-/// How long before its end a token is refreshed, at most; a token of a short life, a tenth of that before.
+/// The maximum time before its expiry at which a token is refreshed; a short-lived token is refreshed a tenth of
+/// its lifetime before.
 const REFRESH_AHEAD_MS: i64 = 60_000;
 
-/// See the module. It holds secrets, so it cannot be printed.
+/// A stored grant. It holds secrets, so it does not implement `Debug`.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Grant {
     pub(super) party: OAuthClient,
     pub(super) leave: Consent,
 }
 
-/// Whether there is still leave.
+/// Whether the user's consent still holds.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Consent {
-    /// There is.
+    /// It holds.
     Given(Tokens),
-    /// There is none any more, for this reason: nobody is asked again until the user connects again.
+    /// It has ended, for this reason: no token is requested until the user connects again.
     Over(String),
 }
 
-/// What the authorization server gave.
+/// The authorization server's tokens.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Tokens {
     pub(super) access: Zeroizing<String>,
     pub(super) refresh: Option<Zeroizing<String>>,
-    /// How long `access` is good, in milliseconds, where that is known.
+    /// The lifetime of `access` in milliseconds, if known.
     pub(super) life_ms: Option<i64>,
-    /// Until when, in Unix milliseconds.
+    /// Its expiry, in Unix milliseconds.
     pub(super) expires_at: Option<i64>,
 }
 
-/// What is to be done for a token.
+/// The next step to get a token.
 pub(super) enum TokenAction {
-    /// Nothing: this one is good.
+    /// Use this valid token.
     Use(SecretString),
-    /// It must be refreshed with this; until that is done, this one is still good.
+    /// Refresh with this refresh token; meanwhile the access token is still valid, if there is one.
     Refresh { refresh_token: Zeroizing<String>, still_valid: Option<SecretString> },
     /// The user must connect again.
     Expired(String),
-    /// The same, but that is not on record yet.
+    /// The user must connect again, and that is not stored yet.
     Expire(String),
 }
 
 impl Grant {
-    /// What was kept; none if it is nothing that this engine reads.
+    /// Parses a stored grant; `None` if this engine cannot read it.
     pub(super) fn from_credential(held: &CredentialSecret) -> Option<Self> {
         match held {
             CredentialSecret::OAuthTokens(text) => serde_json::from_str(text.expose_secret()).ok(),
@@ -64,7 +65,7 @@ impl Grant {
         Ok(CredentialSecret::OAuthTokens(serde_json::to_string(self)?.into()))
     }
 
-    /// What to do at `now` for a token that is not `refused`.
+    /// Returns the step that is due at `now` for a token other than `refused`.
     pub(super) fn token_action(&self, now: Timestamp, refused: Option<&SecretString>) -> TokenAction {
         let tokens = match &self.leave {
             Consent::Given(tokens) => tokens,

@@ -1,5 +1,5 @@
-//! Requests to authorization servers: bounded in time and size, never redirected by the client itself, and kept out of
-//! networks that the tool server has nothing to do with.
+//! Requests to authorization servers: bounded in time and size, never redirected by the client itself, and kept
+//! out of networks that the MCP server is not part of.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use zeroize::Zeroizing;
 use crate::dns;
 use crate::tools::{WebAllowlist, error_chain, read_body, special_purpose};
 
-/// How long a request may take, its answer included, and how long its connection.
+/// The time limit of a request with its response, and of its connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes of an answer.
+/// The maximum size of a response, in bytes.
 const MAX_BODY: usize = 512 * 1024;
-/// The most characters of what a server says that are told.
+/// The maximum length of a server's text that is reported, in characters.
 const MAX_SERVER_TEXT_CHARS: usize = 300;
 
-/// Asks the authorization server of one tool server.
+/// An HTTP client for the authorization server of one MCP server.
 #[derive(Clone)]
 pub(super) struct AuthHttpClient {
     client: Client,
     policy: AddressPolicy,
 }
 
-/// An answer.
+/// A response.
 pub(super) struct AuthHttpResponse {
     pub(super) status: StatusCode,
     pub(super) body: Zeroizing<Vec<u8>>,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HttpError {
     #[error("`{0}` is not asked: the tool server itself is reached over https, so all others must be")]
@@ -53,18 +53,19 @@ pub(super) enum HttpError {
     Connection { host: String, reason: String },
 }
 
-/// Which addresses may be asked.
+/// The addresses that may be reached.
 #[derive(Clone, Copy)]
 struct AddressPolicy {
-    /// Only those over https.
+    /// Only addresses over https.
     https_only: bool,
-    /// Also those that are not on the public internet.
+    /// Also addresses that are not on the public internet.
     allow_private: bool,
 }
 
 impl AddressPolicy {
-    /// Whoever speaks for a public server must be public too: it could have the engine ask inside the network that the
-    /// engine is in. A server inside may have others inside; a cloud's metadata service is nobody's.
+    /// Returns why an address may not be reached. Whoever acts for a public server must be public too: it could
+    /// make the engine send requests inside the engine's own network. A private server may use other private ones;
+    /// a cloud's metadata service is never allowed.
     fn rejection_reason(self, address: IpAddr) -> Option<&'static str> {
         let what = special_purpose(address)?;
         let never = ["a cloud's metadata service", "link-local"].contains(&what);
@@ -81,7 +82,7 @@ impl AddressPolicy {
     }
 }
 
-/// Checks every address that a name leads to, at the moment of the connection.
+/// Checks every address that a name resolves to, at the time of the connection.
 struct CheckedResolver(AddressPolicy);
 
 impl Resolve for CheckedResolver {
@@ -98,12 +99,11 @@ impl Resolve for CheckedResolver {
 }
 
 impl AuthHttpClient {
-    /// A client for the authorization server of this tool server, which may be inside a network where the operator says so.
-    /// It is not kept: an idle engine has neither connections
-    /// nor TLS roots in memory.
+    /// Creates a client for the authorization server of this MCP server, which may be on a private network if the
+    /// operator allows it. It is not kept: an idle engine has neither connections nor TLS roots in memory.
     pub(super) async fn for_server(server: &Url, allowed: &WebAllowlist) -> Result<Self, HttpError> {
         let port = server.port_or_known_default().unwrap_or_default();
-        // Where a name leads is said by whoever owns it: it gives no leave by itself.
+        // The owner of a name decides where it leads, so that alone permits nothing.
         let inside = match server.host() {
             Some(Host::Domain(name)) => is_localhost(name) || allowed.allows_name(name, port),
             _ => literal_ip(server).is_some_and(|address| special_purpose(address).is_some()),
@@ -118,7 +118,7 @@ impl AuthHttpClient {
             .connect_timeout(CONNECT_TIMEOUT)
             .timeout(REQUEST_TIMEOUT)
             .dns_resolver(Arc::new(CheckedResolver(reach)));
-        // It reads the machine's TLS roots from files.
+        // Building reads the machine's TLS roots from files.
         let built = tokio::task::spawn_blocking(move || client.build()).await;
         let failed = |reason| HttpError::Connection { host: host_name(server), reason };
         let client =
@@ -126,7 +126,7 @@ impl AuthHttpClient {
         Ok(Self { client, policy: reach })
     }
 
-    /// Whether the tool server is inside a network, but not on this machine.
+    /// Whether the MCP server is on a private network, but not on this machine.
     pub(super) fn is_on_private_network(&self, server: &Url) -> bool {
         let is_here = match server.host() {
             Some(Host::Domain(name)) => is_localhost(name),
@@ -135,7 +135,7 @@ impl AuthHttpClient {
         self.policy.allow_private && !is_here
     }
 
-    /// Posts a form, with `authorization` where the client shows who it is by that.
+    /// Posts a form, with an `Authorization` header if the client authenticates with one.
     pub(super) async fn post_form(
         &self,
         url: &Url,
@@ -160,7 +160,7 @@ impl AuthHttpClient {
         self.send_and_read(url, self.client.get(url.clone()).header(ACCEPT, "application/json")).await
     }
 
-    /// Whether the tool server is not on the public internet.
+    /// Whether addresses that are not public are allowed, because the MCP server is not public either.
     pub(super) fn allows_private(&self) -> bool {
         self.policy.allow_private
     }
@@ -190,7 +190,7 @@ impl AuthHttpClient {
     }
 }
 
-/// For discovery, which follows redirects within an origin itself.
+/// Used for discovery, which follows redirects within an origin itself.
 impl OAuthHttpClient for AuthHttpClient {
     fn execute(&self, request: OAuthHttpRequest) -> OAuthHttpClientFuture<'_> {
         Box::pin(async move {
@@ -207,19 +207,19 @@ impl OAuthHttpClient for AuthHttpClient {
 }
 
 impl AuthHttpResponse {
-    /// The body as JSON, if it is that.
+    /// Returns the body as JSON, if it is JSON.
     pub(super) fn json(&self) -> Option<Value> {
         serde_json::from_slice(&self.body).ok()
     }
 }
 
-/// What a server says of itself or of an error, for a person: bounded, without control characters.
+/// Prepares a server's text for a person: bounded, without control characters.
 pub(super) fn sanitize_server_text(text: &str) -> String {
     let kept = text.chars().filter(|character| !character.is_control());
     kept.take(MAX_SERVER_TEXT_CHARS).collect()
 }
 
-/// Without the address, which a server may have put anything into.
+/// Describes an error without the full URL, in which a server may have put anything.
 fn connection_error(url: &Url, error: reqwest::Error) -> HttpError {
     let reason = if error.is_timeout() {
         format!("it did not answer within {} seconds", REQUEST_TIMEOUT.as_secs())

@@ -1,5 +1,5 @@
-//! An authorization server and the resource behind it, for tests: it takes nothing that is not as the specifications
-//! have it, and counts.
+//! A mock authorization server and the resource server behind it: it rejects whatever violates the specifications,
+//! and counts requests.
 
 pub(super) mod endpoints;
 
@@ -20,60 +20,60 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 use url::form_urlencoded;
 
-/// How the server behaves.
+/// The server's behavior.
 #[derive(Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each may be had without the others")]
 pub(crate) struct Behavior {
-    /// How long access tokens are good, in seconds; none: the answers do not say.
+    /// The lifetime of access tokens in seconds; `None` leaves it out of the responses.
     pub(crate) access_token_lifetime_s: Option<i64>,
-    /// Whether a refresh token is good once.
+    /// Whether a refresh token can be used only once.
     pub(crate) rotates_refresh_tokens: bool,
-    /// Whether clients may register themselves.
+    /// Whether clients may register dynamically.
     pub(crate) allows_registration: bool,
-    /// Whether clients may be known by the address of their metadata.
+    /// Whether the URL of client metadata is accepted as a client id.
     pub(crate) accepts_client_metadata: bool,
-    /// Whether it says that its answers name it.
+    /// Whether it advertises `iss` in its authorization responses.
     pub(crate) advertises_issuer: bool,
     pub(crate) pkce: Option<&'static str>,
-    /// How clients show who they are.
+    /// The client authentication method.
     pub(crate) client_auth_method: &'static str,
     pub(crate) metadata_location: MetadataLocation,
-    /// Whether the resource fails at every request of the protocol.
+    /// Whether the resource server fails at every MCP request.
     pub(crate) is_down: bool,
-    /// Whether the resource refuses every token.
+    /// Whether the resource server rejects every token.
     pub(crate) rejects_tokens: bool,
-    /// Whether it gives refresh tokens.
+    /// Whether it issues refresh tokens.
     pub(crate) issues_refresh_tokens: bool,
-    /// Whether it has a place to revoke tokens.
+    /// Whether it has a revocation endpoint.
     pub(crate) supports_revocation: bool,
-    /// Whether it keeps requests for tokens waiting.
+    /// Whether it delays token requests until they are released.
     pub(crate) holds_token_requests: bool,
-    /// What the token endpoint answers instead of anything else.
+    /// A fixed response of the token endpoint.
     pub(crate) token_response: Option<(u16, String)>,
-    /// The scopes that the resource's challenge and its metadata name.
+    /// The scopes named in the resource server's challenge and metadata.
     pub(crate) challenge_scope: Option<&'static str>,
     pub(crate) resource_scopes: &'static [&'static str],
-    /// The scopes that the authorization server knows.
+    /// The scopes that the authorization server supports.
     pub(crate) scopes: &'static [&'static str],
-    /// Where it says that its endpoints are, if elsewhere.
+    /// The token endpoint in its metadata, if another one.
     pub(crate) token_endpoint: Option<String>,
     pub(crate) authorization_endpoint: Option<String>,
-    /// Who it says that it is, if somebody else.
+    /// The issuer in its metadata, if another one.
     pub(crate) issuer: Option<String>,
-    /// Whom the resource names as its authorization server, if somebody else.
+    /// The authorization server named by the resource server, if another one.
     pub(crate) authorization_server: Option<String>,
 }
 
-/// Where the server says how it is asked.
+/// Where the server publishes its metadata.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum MetadataLocation {
     /// In the resource's metadata and its own.
     ProtectedResource,
-    /// The same, its own as OpenID providers do.
+    /// The same, but its own as OpenID providers do.
     OpenId,
     /// In its own metadata alone, at the resource's origin.
     AuthorizationServer,
-    /// Nowhere: it is at the places of 2025-03-26.
+    /// Nowhere: it uses the default endpoints of 2025-03-26.
     DefaultEndpoints,
 }
 
@@ -105,7 +105,7 @@ impl Default for Behavior {
     }
 }
 
-/// See the module.
+/// A running mock authorization server. Clones share it.
 #[derive(Clone)]
 pub(crate) struct MockAuthServer(Arc<Inner>);
 
@@ -117,19 +117,19 @@ struct Inner {
     state: Mutex<MockState>,
 }
 
-/// What the server knows.
+/// The server's state.
 #[derive(Default)]
 pub(crate) struct MockState {
-    /// What was asked: method and path.
+    /// The requests received: method and path.
     pub(crate) requests: Vec<String>,
-    /// What was asked in a way that it must not be.
+    /// Violations of the specifications.
     pub(crate) violations: Vec<String>,
     pub(crate) clients: HashMap<String, RegisteredClient>,
     codes: HashMap<String, AuthorizationCode>,
     grants: Vec<IssuedGrant>,
     /// How often tokens were refreshed.
     pub(crate) refresh_count: usize,
-    /// The tokens that were revoked, by their hints.
+    /// The `token_type_hint`s of revoked tokens.
     pub(crate) revoked_token_hints: Vec<String>,
     next_id: usize,
 }
@@ -149,7 +149,7 @@ struct AuthorizationCode {
     is_used: bool,
 }
 
-/// What one user has given to one client.
+/// A user's grant to a client.
 struct IssuedGrant {
     client: String,
     access: String,
@@ -213,35 +213,35 @@ impl MockAuthServer {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of what it holds.
+    /// Releases delayed token requests.
     pub(crate) fn release(&self) {
         self.behavior().holds_token_requests = false;
         self.0.released.notify_waiters();
     }
 
-    /// How often this was asked.
+    /// Returns how often this request was received.
     pub(crate) fn request_count(&self, what: &str) -> usize {
         self.state().requests.iter().filter(|asked| *asked == what).count()
     }
 
-    /// Ends the leave behind its refresh tokens, as a user does who takes it back there.
+    /// Revokes the grants behind its refresh tokens, as a user does there.
     pub(crate) fn revoke_consent(&self) {
         self.state().grants.iter_mut().for_each(|leave| leave.is_revoked = true);
     }
 
-    /// How much leave holds.
+    /// Returns the number of valid grants.
     pub(crate) fn active_grant_count(&self) -> usize {
         self.state().grants.iter().filter(|leave| !leave.is_revoked).count()
     }
 
-    /// Whether the resource takes this token now.
+    /// Whether the resource server accepts this token now.
     pub(crate) fn accepts(&self, token: &str) -> bool {
         let now = self.0.clock.now().unix_ms();
         let books = self.state();
         books.grants.iter().any(|leave| !leave.is_revoked && leave.access == token && leave.expires_at > now)
     }
 
-    /// All secrets that it has given.
+    /// Returns all secrets that it has issued.
     pub(crate) fn issued_secrets(&self) -> Vec<String> {
         let books = self.state();
         let of_leave = |leave: &IssuedGrant| {
@@ -254,7 +254,7 @@ impl MockAuthServer {
         secrets
     }
 
-    /// Has a client that people have registered.
+    /// Registers a client manually.
     pub(crate) fn register_client(&self, id: &str, secret: Option<&str>, proof: &str, redirect_uri: &str) {
         let known = RegisteredClient {
             redirect_uri: redirect_uri.into(),
@@ -265,7 +265,7 @@ impl MockAuthServer {
         self.state().clients.insert(id.into(), known);
     }
 
-    /// Does what a user does at this address who gives leave: what the browser is sent back with.
+    /// Gives consent at this URL as a user; returns the callback.
     pub(crate) fn approve(&self, url: &str) -> Callback {
         let (fields, redirect_uri) = self.check_authorization_request(url);
         let mut books = self.state();
@@ -286,7 +286,7 @@ impl MockAuthServer {
         Callback { code: Some(code), state: Some(field("state")), iss, error: None, error_description: None }
     }
 
-    /// The fields of a request for leave, which must be as it must be.
+    /// Validates an authorization request; returns its fields.
     pub(crate) fn check_authorization_request(&self, url: &str) -> (FormFields, String) {
         let url = Url::parse(url).unwrap();
         let pairs: Vec<(String, String)> = url.query_pairs().into_owned().collect();
@@ -331,7 +331,7 @@ impl MockAuthServer {
         (400, "invalid_request", what)
     }
 
-    /// The fields of a form, and the client that sent it.
+    /// Returns the fields of a form, and the client that sent it.
     fn parse_form(
         &self,
         uri: &Uri,
@@ -362,7 +362,7 @@ impl MockAuthServer {
         });
         let in_form = (fields.get("client_id").cloned(), fields.get("client_secret").cloned());
         let (id, secret, proof) = match (basic, in_form) {
-            // As servers of the official SDKs do, it looks the client up by the form.
+            // Like servers of the official SDKs, it looks the client up by the form.
             (Some((id, secret)), (Some(named), None)) if id == named => {
                 (id, Some(secret), "client_secret_basic")
             }

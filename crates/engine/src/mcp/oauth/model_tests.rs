@@ -1,5 +1,5 @@
-//! Whatever happens, in whatever order: a call has a token that the authorization server takes, or there is a reason
-//! that a user can see; and no refresh token is used twice.
+//! Property tests of random event sequences: a call always has a token that the authorization server accepts, or
+//! the user sees the reason; and no refresh token is used twice.
 
 use contract::assets::{Callback, ConnectionStatus};
 use futures::future::join_all;
@@ -8,18 +8,18 @@ use proptest::prelude::*;
 use super::fixture::OAuthFixture;
 use crate::mcp::request_auth::AuthError;
 
-/// What happens.
+/// An event.
 #[derive(Clone, Debug)]
 enum Event {
     /// Milliseconds pass.
     AdvanceMs(u32),
-    /// This many calls are made at once.
+    /// This many calls are made concurrently.
     Call(usize),
-    /// The user takes the leave back at the authorization server.
+    /// The user revokes the consent at the authorization server.
     RevokeConsent,
-    /// The authorization server is in trouble, or is well again.
+    /// The authorization server goes down, or is available again.
     AuthServerDown(bool),
-    /// Refresh answers bring other refresh tokens, or not.
+    /// Refresh responses contain new refresh tokens, or not.
     Rotates(bool),
     Restart,
     Connect,
@@ -27,7 +27,7 @@ enum Event {
     Disconnect,
 }
 
-/// What there is, as the user would say it.
+/// The expected state, from the user's point of view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ConsentState {
     Never,
@@ -49,7 +49,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A call: the token that the server took at last, if there was one.
+/// Makes a call; returns the token that the server finally accepted.
 async fn call_with_retry(rig: &OAuthFixture) -> Result<String, AuthError> {
     let token = rig.token().await?;
     if rig.auth_server.accepts(&token) { Ok(token) } else { rig.token_except(Some(&token)).await }
@@ -84,7 +84,7 @@ async fn run(events: Vec<Event>) {
             Event::AuthServerDown(begins) => {
                 trouble = begins;
                 rig.auth_server.behavior().token_response = begins.then(|| (503, String::new()));
-                // It is left alone for a second.
+                // The authorization server is not asked again for a second.
                 rig.advance_clock(1.0);
             }
             Event::Rotates(rotates_refresh_tokens) => {

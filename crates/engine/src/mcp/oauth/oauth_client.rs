@@ -1,4 +1,4 @@
-//! An authorization server and who the engine is there: what is asked of it once it is found.
+//! The engine as an OAuth client of an authorization server: the token requests after discovery.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,46 +14,47 @@ use super::grant::Tokens;
 use super::http::{AuthHttpClient, AuthHttpResponse, HttpError, sanitize_server_text};
 use crate::catalog::OAuthClientConfig;
 
-/// The longest token, in bytes: it goes into a header.
+/// The maximum length of a token, in bytes: it goes into a header.
 const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
-/// See the module. It holds a secret, so it cannot be printed.
+/// An authorization server and the engine's credentials there. It holds a secret, so it does not implement
+/// `Debug`.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct OAuthClient {
-    /// What the authorization server calls itself, where it does.
+    /// The issuer identifier, if known.
     pub(super) issuer: Option<String>,
-    /// What the engine's registration is kept under.
+    /// The key under which the engine's registration is stored.
     pub(super) registered_at: String,
     pub(super) token_endpoint: Url,
     pub(super) revocation_endpoint: Option<Url>,
     pub(super) client: ClientCredentials,
-    /// What the tokens are for (RFC 8707).
+    /// The resource that the tokens are for (RFC 8707).
     pub(super) resource: String,
 }
 
-/// Who the engine is at an authorization server.
+/// The engine's client id and authentication at an authorization server.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct ClientCredentials {
     pub(super) id: String,
     pub(super) proof: ClientAuthMethod,
-    /// Whether the engine has registered itself.
+    /// Whether the engine registered itself dynamically.
     pub(super) registered: bool,
 }
 
-/// How it shows that it is it (RFC 6749, section 2.3).
+/// The client authentication method (RFC 6749, section 2.3).
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ClientAuthMethod {
-    /// Not at all: it is a public client.
+    /// None: it is a public client.
     None,
-    /// By a secret in `Authorization`.
+    /// A secret in the `Authorization` header.
     Basic(Zeroizing<String>),
-    /// By a secret in the form.
+    /// A secret in the form.
     Post(Zeroizing<String>),
 }
 
 impl ClientCredentials {
-    /// Whether it shows that it is it by a secret that somebody has written into the catalog.
+    /// Whether the client authenticates with a secret from the catalog.
     pub(super) fn has_catalog_secret(&self) -> bool {
         !self.registered && !matches!(self.proof, ClientAuthMethod::None)
     }
@@ -65,18 +66,18 @@ pub(super) enum TokenError {
     /// The authorization server has refused (RFC 6749, section 5.2).
     #[error("the authorization server refuses: `{code}`{}", described.as_deref().map(|text| format!(" ({text})")).unwrap_or_default())]
     Refused {
-        /// Its code.
+        /// The error code.
         code: String,
-        /// What it says of that, for people.
+        /// The server's description, for people.
         described: Option<String>,
     },
-    /// It cannot be reached, is unwell, or does not speak the protocol.
+    /// It is unreachable, out of order, or does not speak the protocol.
     #[error("{0}")]
     Unavailable(String),
 }
 
 impl TokenError {
-    /// Whether it does not know the engine, or lets it do nothing, any more.
+    /// Whether the authorization server no longer knows the engine, or no longer authorizes it.
     pub(super) fn is_client_error(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == "invalid_client" || code == "unauthorized_client")
     }
@@ -97,8 +98,8 @@ struct TokenResponse {
 }
 
 impl OAuthClient {
-    /// The same, with the secret that the catalog has for it now; none other where the catalog means another client, or
-    /// another authorization server.
+    /// Replaces the secret by the catalog's current one, unless the catalog means another client or another
+    /// authorization server.
     pub(super) fn with_catalog_secret(mut self, named: Option<&OAuthClientConfig>) -> Self {
         let is_meant = |named: &&OAuthClientConfig| {
             let issuer = named.issuer.as_deref();
@@ -111,7 +112,7 @@ impl OAuthClient {
             self.client.proof = match (secret, self.client.proof) {
                 (None, _) => ClientAuthMethod::None,
                 (Some(secret), ClientAuthMethod::Post(_)) => ClientAuthMethod::Post(secret),
-                // Whoever gives secrets must take them so (RFC 6749, section 2.3.1).
+                // Whoever issues secrets must accept them this way (RFC 6749, section 2.3.1).
                 (Some(secret), ClientAuthMethod::Basic(_) | ClientAuthMethod::None) => {
                     ClientAuthMethod::Basic(secret)
                 }
@@ -140,7 +141,7 @@ impl OAuthClient {
         given.map_err(|error| self.redact_secrets(error, &[code, verifier]))
     }
 
-    /// Exchanges a refresh token for others, at `now`.
+    /// Exchanges a refresh token for new tokens, at `now`.
     pub(super) async fn refresh(
         &self,
         http: &AuthHttpClient,
@@ -153,7 +154,7 @@ impl OAuthClient {
         given.map_err(|error| self.redact_secrets(error, &[refresh_token]))
     }
 
-    /// Revokes a token (RFC 7009), where that can be done.
+    /// Revokes a token (RFC 7009), if the server supports it.
     pub(super) async fn revoke(
         &self,
         http: &AuthHttpClient,
@@ -169,7 +170,7 @@ impl OAuthClient {
         }
     }
 
-    /// Without the description of a refusal, if that quotes some of a secret which it was sent.
+    /// Removes the description of a refusal if it quotes part of a secret that was sent.
     fn redact_secrets(&self, error: TokenError, sent: &[&str]) -> TokenError {
         let own = match &self.client.proof {
             ClientAuthMethod::None => None,
@@ -194,8 +195,8 @@ impl OAuthClient {
     ) -> Result<AuthHttpResponse, HttpError> {
         let ClientCredentials { id, proof, .. } = &self.client;
         let mut fields = fields.to_vec();
-        // Always, as it may be (RFC 6749, section 3.2.1): many servers look the client up by it, whatever the secret is
-        // shown with, those made with the official SDKs among them.
+        // Always sent, as is permitted (RFC 6749, section 3.2.1): many servers, including those made with the
+        // official SDKs, look the client up by it, whatever the authentication method is.
         fields.push(("client_id", id));
         let authorization = match proof {
             ClientAuthMethod::Basic(secret) => basic_auth_header(id, secret),
@@ -223,7 +224,7 @@ fn parse_tokens(answer: &AuthHttpResponse, asked_at: Timestamp) -> Result<Tokens
         return Err(response_error(answer));
     }
     let unfit = |what: &str| TokenError::Unavailable(format!("the authorization server's answer {what}"));
-    // What the parser says of it could quote a token.
+    // The parser's error could quote a token.
     let Ok(given) = serde_json::from_slice::<TokenResponse>(&answer.body) else {
         // Some servers refuse with status 200.
         let unfit = || unfit("has no token that can be read");
@@ -244,7 +245,7 @@ fn parse_tokens(answer: &AuthHttpResponse, asked_at: Timestamp) -> Result<Tokens
     })
 }
 
-/// Whether `text` has enough of `secret` in it to tell something of it.
+/// Whether `text` contains enough of `secret` to reveal part of it.
 fn quotes_secret(text: &str, secret: &str) -> bool {
     const MIN_QUOTED_BYTES: usize = 8;
     let secret = secret.as_bytes();
@@ -252,7 +253,7 @@ fn quotes_secret(text: &str, secret: &str) -> bool {
     secret.windows(telling).any(|part| text.as_bytes().windows(telling).any(|found| found == part))
 }
 
-/// Seconds, also where a server writes them as text.
+/// Parses a number of seconds, even if a server sends it as text.
 fn parse_seconds(value: &Value) -> Option<i64> {
     let seconds = match value {
         Value::String(text) => text.parse().ok()?,
@@ -267,7 +268,7 @@ fn is_valid_token(token: &str) -> bool {
     (1..=MAX_TOKEN_BYTES).contains(&token.len()) && token.bytes().all(|byte| (0x21..0x7f).contains(&byte))
 }
 
-/// A refusal in the words of the protocol (RFC 6749, section 5.2); none if it is not.
+/// Parses a refusal (RFC 6749, section 5.2); `None` if the response is not one.
 fn parse_refusal(answer: &AuthHttpResponse) -> Option<TokenError> {
     let body = answer.json()?;
     let text =
@@ -275,7 +276,7 @@ fn parse_refusal(answer: &AuthHttpResponse) -> Option<TokenError> {
     Some(TokenError::Refused { code: text("error")?, described: text("error_description") })
 }
 
-/// What an answer means that is not the one hoped for.
+/// Converts an unexpected response to an error.
 fn response_error(answer: &AuthHttpResponse) -> TokenError {
     let status = answer.status;
     match parse_refusal(answer) {

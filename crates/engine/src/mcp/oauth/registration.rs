@@ -1,5 +1,5 @@
-//! Who the engine is at an authorization server: what the catalog says, else the address of its metadata, else what it
-//! registers as (RFC 7591).
+//! The engine's client credentials at an authorization server: from the catalog, else the URL of its client
+//! metadata, else from dynamic registration (RFC 7591).
 
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
@@ -13,18 +13,18 @@ use crate::catalog::OAuthClientConfig;
 use crate::mcp::McpError;
 use crate::mcp::connections::Connections;
 
-/// What people are shown at an authorization server.
+/// The client name that authorization servers show to users.
 const CLIENT_NAME: &str = "Roundhouse";
 
-/// A registration, as it is kept.
+/// A stored registration.
 #[derive(Serialize, Deserialize)]
 struct Registration {
     client: ClientCredentials,
-    /// Where the authorization server may send people back to.
+    /// The registered redirect URI.
     redirect_uri: Url,
-    /// What it may ask leave for: some authorization servers give no leave for anything else.
+    /// The registered scopes: some authorization servers grant no others.
     scopes: Vec<String>,
-    /// When its secret ends, in Unix milliseconds.
+    /// When its secret expires, in Unix milliseconds.
     ends_at: Option<i64>,
 }
 
@@ -36,7 +36,7 @@ struct RegistrationResponse {
     token_endpoint_auth_method: Option<String>,
 }
 
-/// A client that people have registered.
+/// Returns the credentials of a client that was registered manually.
 pub(super) fn preregistered_client(
     client: &OAuthClientConfig,
     found: &DiscoveredServer,
@@ -48,18 +48,18 @@ pub(super) fn preregistered_client(
     ClientCredentials { id: client.id.clone(), proof, registered: false }
 }
 
-/// The client whose metadata the product serves.
+/// Returns the credentials of the client whose metadata the product serves.
 pub(super) fn metadata_client(address: &Url) -> ClientCredentials {
     ClientCredentials { id: address.as_str().to_owned(), proof: ClientAuthMethod::None, registered: false }
 }
 
-/// What the engine is to be registered as.
+/// The parameters of a registration.
 pub(super) struct RegistrationRequest<'a> {
-    /// What the registration is kept under.
+    /// The key under which the registration is stored.
     pub(super) issuer_key: &'a str,
     pub(super) redirect_uri: &'a Url,
     pub(super) scopes: &'a [String],
-    /// Whether what is kept may be of no use.
+    /// Whether a stored registration may be useless.
     pub(super) force_new: bool,
 }
 
@@ -72,7 +72,7 @@ impl RegistrationRequest<'_> {
     }
 }
 
-/// What the engine is registered as: what is kept, or else a new registration.
+/// Returns the stored registration, or registers the engine.
 pub(super) async fn get_or_register(
     connections: &Connections,
     http: &AuthHttpClient,
@@ -86,7 +86,7 @@ pub(super) async fn get_or_register(
         if wanted.is_satisfied_by(&kept, connections.now().unix_ms()) {
             return Ok(kept.client);
         }
-        // Servers that share an authorization server are not to push each other's scopes out.
+        // Servers that share an authorization server must not overwrite each other's scopes.
         scopes.extend(kept.scopes.into_iter().filter(|scope| !wanted.scopes.contains(scope)));
     }
     let registration = register(http, found, wanted.redirect_uri, scopes).await?;
@@ -96,7 +96,7 @@ pub(super) async fn get_or_register(
     Ok(registration.client)
 }
 
-/// The metadata that the product serves where the engine is known by their address.
+/// Returns the client metadata that the product serves if their URL is the engine's client id.
 pub(super) fn metadata_document(address: &Url, redirect_uri: &Url) -> Value {
     let mut document = client_metadata(redirect_uri, "none");
     if let Some(fields) = document.as_object_mut() {
@@ -149,7 +149,7 @@ async fn register(
     let Ok(registered) = serde_json::from_slice::<RegistrationResponse>(&answer.body) else {
         return Err(failed("its answer cannot be read"));
     };
-    // Zero: it does not end (RFC 7591, section 3.2.1).
+    // Zero means that it does not expire (RFC 7591, section 3.2.1).
     let ends_at = registered.client_secret_expires_at.filter(|end| *end > 0);
     let method = registered.token_endpoint_auth_method.as_deref().unwrap_or(method);
     // Some servers give public clients an empty secret.
@@ -169,9 +169,9 @@ fn secret_auth_method(secret: Zeroizing<String>, method: &str) -> ClientAuthMeth
     }
 }
 
-/// How a secret is shown: in the form where the server says that it takes it there, else in `Authorization`, which is what
-/// a server that says nothing takes (RFC 8414, section 2). Of servers that list both, those made with the official Python
-/// SDK want it in the form to revoke a token.
+/// Returns how to send a secret: in the form if the server lists that method, else in `Authorization`, which is
+/// the default without a list (RFC 8414, section 2). Of the servers that list both, those made with the official
+/// Python SDK require it in the form for a revocation.
 fn preferred_secret_method(found: &DiscoveredServer) -> &'static str {
     let listed = found.client_auth_methods().unwrap_or_default();
     if listed.contains(&"client_secret_post") { "client_secret_post" } else { "client_secret_basic" }

@@ -1,8 +1,8 @@
-//! Keeps the tokens of one server: hands them out, refreshes them, and puts others in their place.
+//! Manages the tokens of one server: hands them out, refreshes them, and replaces them.
 //!
-//! Whatever changes what is kept is a *flight*: a task of its own, one at a time, which others wait for and nobody who
-//! goes away cancels. So a refresh token is used once, and what it was exchanged for is on record before anybody uses
-//! it.
+//! Every change of the stored grant is an *operation*: a task of its own, one at a time, which others wait for and
+//! no caller who goes away cancels. Thus a refresh token is used only once, and the new tokens are stored before
+//! anybody uses them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::mcp::request_auth::{AuthError, TokenSource};
 use crate::mcp::server_directory::ServerDirectory;
 use crate::tools::WebAllowlist;
 
-/// How long an authorization server that could not be reached is left alone.
+/// How long to wait after a failure to reach the authorization server before the next request.
 const RETRY_BACKOFF: Duration = Duration::from_secs(1);
-/// Why nothing is asked any more at the engine's end.
+/// The reason for refusing requests while the engine stops.
 const STOPPING_REASON: &str = "the engine is stopping";
-/// How long a revocation may take.
+/// The time limit of a revocation.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// See the module.
+/// The token manager of one server.
 pub(super) struct TokenManager {
     spec: Arc<McpServerSpec>,
     url: Url,
@@ -43,30 +43,30 @@ pub(super) struct TokenManager {
 #[derive(Default)]
 struct State {
     current_operation: Option<TokenOperation>,
-    /// Whether what is kept was revoked.
+    /// Whether the stored grant was revoked.
     revoked: bool,
-    /// What could not be stored: it is newer than what is in the brain.
+    /// A grant that could not be stored; it is newer than the one in the brain.
     unsaved: Option<Grant>,
-    /// Why the authorization server was not reached last, and when, by the monotonic clock.
+    /// Why the authorization server could not be reached last, and when, by the monotonic clock.
     last_failure: Option<(Duration, String)>,
 }
 
-/// What a flight brings: a token, unless it ends them.
+/// The result of an operation: a token, unless it ends the grant.
 type TokenResult = Result<SecretString, AuthError>;
 type TokenOperation = Shared<BoxFuture<'static, TokenResult>>;
 
-/// What a flight is for.
+/// The purpose of an operation.
 #[derive(Clone)]
 enum OperationKind {
-    /// To have a token other than this.
+    /// Get a token other than this one.
     GetToken(Option<SecretString>),
-    /// To put this in the place of what is kept.
+    /// Replace the stored grant by this one.
     Install(Box<Grant>),
-    /// To revoke what is kept.
+    /// Revoke the stored grant.
     Revoke,
 }
 
-/// Takes a flight off the board when it has ended, however.
+/// Clears the current operation when it has ended, however it ended.
 struct CompletionGuard(Arc<TokenManager>);
 
 impl Drop for CompletionGuard {
@@ -76,7 +76,7 @@ impl Drop for CompletionGuard {
 }
 
 impl TokenManager {
-    /// What keeps the tokens of the server at `url`.
+    /// Creates the manager for the tokens of the server at `url`.
     pub(super) fn new(
         spec: Arc<McpServerSpec>,
         url: Url,
@@ -85,17 +85,17 @@ impl TokenManager {
         Self { spec, url, connections, directory, state: Mutex::default() }
     }
 
-    /// Whether it keeps the tokens of this address.
+    /// Whether this manager is for the server at this URL.
     pub(super) fn is_for(&self, url: &Url) -> bool {
         self.url == *url
     }
 
-    /// Puts tokens in the place of what is kept. They are on record when this is done.
+    /// Replaces the stored grant. The new one is durable on return.
     pub(super) async fn install(self: &Arc<Self>, grant: Grant) -> Result<(), AuthError> {
         self.run_operation(OperationKind::Install(Box::new(grant))).await.map(drop)
     }
 
-    /// Revokes what is kept, as far as that can be done.
+    /// Revokes the stored grant, as far as possible.
     pub(super) async fn revoke(self: &Arc<Self>) {
         let _ended = self.run_operation(OperationKind::Revoke).await;
     }
@@ -104,7 +104,7 @@ impl TokenManager {
         if self.state().revoked {
             return Err(disconnected_error());
         }
-        // What is not on record yet is given to nobody.
+        // A token that is not stored yet is handed to nobody.
         let is_kept = self.state().unsaved.is_none();
         if is_kept
             && let Some(grant) = self.stored_grant()?
@@ -116,7 +116,7 @@ impl TokenManager {
             let (current_operation, is_own_signature) =
                 self.join_or_start(OperationKind::GetToken(refused.cloned()));
             match current_operation.await {
-                // It took off before the token was refused.
+                // That operation began before the token was refused.
                 Ok(token)
                     if !is_own_signature
                         && refused.is_some_and(|refused| is_same_secret(refused, &token)) => {}
@@ -125,7 +125,7 @@ impl TokenManager {
         }
     }
 
-    /// A flight of one's own, after those that are under way.
+    /// Runs an operation of its own, after the current ones.
     async fn run_operation(self: &Arc<Self>, purpose: OperationKind) -> TokenResult {
         loop {
             let (current_operation, is_own_signature) = self.join_or_start(purpose.clone());
@@ -136,7 +136,7 @@ impl TokenManager {
         }
     }
 
-    /// The flight that is under way, or else one for this purpose; whether it is that.
+    /// Returns the current operation, or else starts one of this kind; also returns whether it was started.
     fn join_or_start(self: &Arc<Self>, purpose: OperationKind) -> (TokenOperation, bool) {
         let mut state = self.state();
         let under_way =
@@ -160,7 +160,7 @@ impl TokenManager {
         (current_operation, true)
     }
 
-    /// Brings a token other than `refused`.
+    /// Returns a token other than `refused`.
     async fn get_or_refresh(&self, refused: Option<&SecretString>) -> TokenResult {
         self.store_unsaved().await?;
         let Some(grant) = self.current_grant()? else {
@@ -172,7 +172,7 @@ impl TokenManager {
             TokenAction::Expire(reason) => self.expire(grant.party, reason).await,
             TokenAction::Refresh { refresh_token: with, still_valid } => {
                 let refresh_count = match self.recent_failure() {
-                    // A refresh token is good once, and what comes for it may come too late to be stored.
+                    // A refresh token can be used once, and its replacement might arrive too late to be stored.
                     _ if self.connections.is_closing() => {
                         Err(TokenError::Unavailable(STOPPING_REASON.into()))
                     }
@@ -211,16 +211,16 @@ impl TokenManager {
         };
         self.state().last_failure = missed;
         let mut tokens = refresh_count?;
-        // Without another one, the old one stays good (RFC 6749, section 6).
+        // Without a new refresh token, the old one stays valid (RFC 6749, section 6).
         if tokens.refresh.is_none() && !fault_injection::active(Mutation::DropRefreshToken) {
             tokens.refresh = Some(with.clone());
         }
         Ok(tokens)
     }
 
-    /// The authorization server has refused to refresh.
+    /// Handles the authorization server's refusal to refresh.
     async fn handle_refusal(&self, party: OAuthClient, error: TokenError) -> TokenResult {
-        // The secret that the catalog names is the operator's to set right: the user's leave holds.
+        // A wrong secret in the catalog is for the operator to correct: the user's consent still holds.
         let is_revoked = match &error {
             TokenError::Refused { code, .. } if code == "invalid_grant" => true,
             error => error.is_client_error() && !party.client.has_catalog_secret(),
@@ -242,7 +242,7 @@ impl TokenManager {
         self.expire(party, error.to_string()).await
     }
 
-    /// There is no leave any more: that is on record, and the connection shows it, before anybody is told.
+    /// Ends the consent: this is stored, and shown by the connection, before any caller gets the error.
     async fn expire(&self, party: OAuthClient, reason: String) -> TokenResult {
         let grant = Grant { party, leave: Consent::Over(reason.clone()) };
         let error = AuthError::Expired(reason);
@@ -260,7 +260,7 @@ impl TokenManager {
         Err(error)
     }
 
-    /// Puts a grant in the place of what is kept; its token, once it is on record.
+    /// Replaces the stored grant; returns its token once the grant is stored.
     async fn replace(&self, grant: Grant) -> TokenResult {
         {
             let mut state = self.state();
@@ -274,8 +274,8 @@ impl TokenManager {
         token
     }
 
-    /// From now on nobody gets a token. What is kept stays until the connection goes: a revocation that a crash cut off
-    /// can be asked for again.
+    /// From now on nobody gets a token. The grant stays stored until the connection is removed, so that a
+    /// revocation cut off by a crash can be repeated.
     async fn perform_revoke(&self) -> TokenResult {
         self.state().revoked = true;
         if let Some(grant) = self.current_grant()? {
@@ -284,7 +284,7 @@ impl TokenManager {
         Err(disconnected_error())
     }
 
-    /// Takes a grant down. What could not be stored is not lost: it is tried again before anything else is done.
+    /// Stores a grant. One that could not be stored is not lost: storing is retried before anything else is done.
     async fn store(&self, grant: Grant) -> Result<(), AuthError> {
         self.state().unsaved = Some(grant);
         self.store_unsaved().await
@@ -303,7 +303,7 @@ impl TokenManager {
         Ok(())
     }
 
-    /// What there is now, to be shown by the secret that the catalog has now: it may be newer than the leave.
+    /// Returns the current grant with the catalog's current client secret, which may be newer than the grant.
     fn current_grant(&self) -> Result<Option<Grant>, AuthError> {
         let unsaved = self.state().unsaved.clone();
         let Some(Grant { party, leave }) =
@@ -317,14 +317,14 @@ impl TokenManager {
         Ok(Some(Grant { party, leave }))
     }
 
-    /// What is on record.
+    /// Returns the stored grant.
     fn stored_grant(&self) -> Result<Option<Grant>, AuthError> {
         let held = self.connections.credentials(&self.spec);
         let held = held.map_err(|error| AuthError::Unavailable(McpError::from(error).to_string()))?;
         Ok(held.as_ref().and_then(Grant::from_credential))
     }
 
-    /// Why the authorization server is left alone, if it is.
+    /// Returns the recent failure because of which the authorization server is not asked now, if any.
     fn recent_failure(&self) -> Option<String> {
         let now = self.connections.clock().monotonic();
         let missed = self.state().last_failure.clone();
@@ -336,7 +336,7 @@ impl TokenManager {
     }
 }
 
-/// Revokes tokens, as far as that can be done.
+/// Revokes tokens, as far as possible.
 pub(super) async fn revoke_tokens(
     server: &str,
     Grant { party, leave }: &Grant,
@@ -363,7 +363,7 @@ fn disconnected_error() -> AuthError {
     AuthError::Expired("it was disconnected".into())
 }
 
-/// Gives the tokens of a keeper.
+/// The token source of a token manager.
 pub(super) struct ManagedTokenSource(pub(super) Arc<TokenManager>);
 
 impl TokenSource for ManagedTokenSource {

@@ -37,7 +37,7 @@ async fn a_token_without_an_end_is_good_until_it_is_refused() {
     assert_eq!(rig.token().await.unwrap(), token);
     let other = rig.token_except(Some(&token)).await.unwrap();
     assert_ne!(other, token);
-    // Another call that was refused with the old one finds that somebody has refreshed it.
+    // Another call whose old token was refused gets the token that was refreshed meanwhile.
     assert_eq!(rig.token_except(Some(&token)).await.unwrap(), other);
     assert_eq!(rig.auth_server.state().refresh_count, 1);
     rig.assert_no_violations();
@@ -188,7 +188,7 @@ async fn a_new_leave_is_not_overwritten_by_a_refresh_of_the_old_one() {
     let token = rig.token().await.unwrap();
     assert!(rig.auth_server.accepts(&token));
     assert!(refresh_count.is_ok_and(|old| rig.auth_server.accepts(old.expose_secret())));
-    // What is kept is the new leave: the old one could not be refreshed.
+    // The new grant is stored: the old one could not be refreshed.
     rig.advance_clock(3_600.0);
     assert!(rig.auth_server.accepts(&rig.token().await.unwrap()));
     rig.assert_no_violations();

@@ -1,7 +1,7 @@
-//! Puts what was staged in force, in one transaction of the writer.
+//! Applies a staged import in one transaction of the writer.
 //!
-//! What is there stays as it is where the mode is [`ImportMode::Merge`]: a task, a record, a skill whose id or name is
-//! taken is left out of what comes in, with all that belongs to it.
+//! In mode [`ImportMode::Merge`] existing content stays as it is: an imported task, record or skill whose id or
+//! name is taken is left out, together with everything that belongs to it.
 
 use contract::CallId;
 use contract::transfer::{ImportCounts, ImportMode};
@@ -13,8 +13,8 @@ use crate::store::memory_ingest::ConversationLength;
 use crate::store::{ErasureScope, SearchIndex, TaskRow, WriteTx};
 
 impl WriteTx<'_> {
-    /// Takes over what was staged; its tasks get the rows from `first_task` on. Where it takes the place of what is there,
-    /// the long `outputs` of calls go too.
+    /// Applies a staged import; its tasks get the rows from `first_task` on. If it replaces the existing content,
+    /// the long `outputs` of calls are erased too.
     pub(in crate::store) fn apply_import(
         &self,
         staged: &StagingPath,
@@ -23,7 +23,8 @@ impl WriteTx<'_> {
         outputs: &[CallId],
     ) -> Result<ImportCounts, Error> {
         let staging = staged.open()?;
-        // Above what is there now: what is about to be deleted may still be named somewhere.
+        // Computed before the deletion and above all existing rows, because deleted rows may still be referred to
+        // somewhere.
         let last = |table: &str, row: &str| {
             let sql = format!("SELECT COALESCE(MAX({row}), 0) FROM {table}");
             self.transaction.query_row(&sql, [], |row| row.get::<_, i64>(0))
@@ -42,19 +43,19 @@ impl WriteTx<'_> {
         taking.assign_task_rows(first_task)?;
         taking.assign_turn_and_step_rows(first_turn, first_step)?;
         let counts = taking.copy_all()?;
-        // The staging file is read again if the commit is tried again.
+        // The staging file is read again if the commit is retried.
         staging.execute_batch("COMMIT")?;
         self.restore_task_grants(&grants)?;
         Ok(counts)
     }
 
-    /// Takes out all that an export has, and what waits for a person. Gives the leave that people gave for tasks, by
-    /// its id and the task's: it holds for the task of that name.
+    /// Deletes everything that an export contains, and the pending requests. Returns the ids of the grants for
+    /// single tasks with their task ids: they also hold for an imported task of the same id.
     fn delete_all_content(&self) -> Result<Vec<(String, String)>, Error> {
         let mut grants =
             self.transaction.prepare("SELECT grant_id, task_id FROM grants JOIN tasks USING (task)")?;
         let grants = grants.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?.collect::<Result<_, _>>()?;
-        // Those that tasks clean up after themselves come before the tasks.
+        // The tables that are cleaned up by triggers of `tasks` come before it.
         for table in [
             "pending",
             "knowledge",
@@ -80,7 +81,7 @@ impl WriteTx<'_> {
         Ok(grants)
     }
 
-    /// Gives back the leave for tasks that are there again; the rest went with its task.
+    /// Restores the grants for tasks that exist again and deletes the others.
     fn restore_task_grants(&self, grants: &[(String, String)]) -> Result<(), Error> {
         for (grant, task_id) in grants {
             let sql =
@@ -94,14 +95,14 @@ impl WriteTx<'_> {
     }
 }
 
-/// A document on its way from the staging file into the brain.
+/// Copies a document from the staging file into the brain.
 struct ImportCopier<'a> {
     tx: &'a WriteTx<'a>,
     staging: &'a Connection,
 }
 
 impl ImportCopier<'_> {
-    /// Gives the tasks that come in their rows. One is left out if it is there, or one of its turns is.
+    /// Assigns rows to the imported tasks. A task is left out if it, or one of its turns, exists already.
     fn assign_task_rows(&self, first: i64) -> Result<(), Error> {
         let mut tasks = self.staging.prepare("SELECT n, task_id FROM tasks ORDER BY n")?;
         let mut turns = self.staging.prepare("SELECT turn_id FROM turns WHERE task_id = ?1")?;
@@ -119,13 +120,13 @@ impl ImportCopier<'_> {
         Ok(())
     }
 
-    /// Whether the brain has such a row.
+    /// Whether the brain has a row with this value.
     fn has_row(&self, table: &str, column: &str, value: &str) -> Result<bool, Error> {
         let sql = format!("SELECT EXISTS (SELECT 1 FROM {table} WHERE {column} = ?1)");
         self.tx.transaction.prepare_cached(&sql)?.query_row([value], |row| row.get(0))
     }
 
-    /// Says which rows turns and steps get: those from the first ones on, by their places.
+    /// Assigns rows to turns and steps: consecutive ones from the first ones on, by their positions.
     fn assign_turn_and_step_rows(&self, first_turn: i64, first_step: i64) -> Result<(), Error> {
         self.staging.execute_batch(
             "CREATE TABLE IF NOT EXISTS turn_rows (
@@ -150,7 +151,8 @@ impl ImportCopier<'_> {
         Ok(counts)
     }
 
-    /// Copies what `select` gives of the staging file by what `insert` does with it; how many rows came in.
+    /// Passes the rows that `select` finds in the staging file to `insert`, and returns the number of inserted
+    /// rows.
     fn copy(&self, select: &str, insert: &str) -> Result<u64, Error> {
         let mut select = self.staging.prepare(select)?;
         let columns = select.column_count();
@@ -177,7 +179,7 @@ impl ImportCopier<'_> {
             "SELECT task, key, value FROM working_memory JOIN tasks USING (n) WHERE task IS NOT NULL ORDER BY n, key",
             "INSERT INTO working_memory (task, key, value) VALUES (?1, ?2, ?3)",
         )?;
-        // Their deltas are not there.
+        // `folded` is 1, because a document contains no deltas.
         let turns = self.copy(
             "SELECT turn, turn_id, task, message_id, opened_at, ended_at, opened_ts, client_request_id,
                     request_hash, taken_in
@@ -201,7 +203,7 @@ impl ImportCopier<'_> {
             "SELECT task, ts, turn, kind, data FROM events CROSS JOIN turn_rows USING (turn_id) ORDER BY n",
             "INSERT INTO events (task, ts, turn, kind, data) VALUES (?1, ?2, ?3, ?4, ?5)",
         )?;
-        // Up to where memory has taken them in.
+        // The last step of each task that is indexed into memory.
         self.copy(
             "SELECT task, (SELECT step FROM first_step) + MAX((SELECT MAX(n) FROM steps WHERE turn_id = turns.turn_id))
              FROM turns CROSS JOIN turn_rows USING (turn_id) WHERE taken_in GROUP BY task",
@@ -210,7 +212,7 @@ impl ImportCopier<'_> {
         Ok(ImportCounts { tasks, turns, ..ImportCounts::default() })
     }
 
-    /// The messages in force, at their places, and what is searched of them.
+    /// Copies the messages of the conversations to their places, and indexes them.
     fn copy_messages(&self) -> Result<(), Error> {
         let mut said = self.staging.prepare(
             "SELECT task, (SELECT step FROM first_step) + steps.n, message_id, length, has_words
@@ -258,7 +260,7 @@ impl ImportCopier<'_> {
              FROM trajectories CROSS JOIN turn_rows USING (turn_id) ORDER BY trajectories.n",
             "INSERT INTO trajectories (turn, task, step, outcome, did, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
         )?;
-        // What was drawn from a conversation that is left out is known all the same.
+        // Knowledge is imported even if the conversation from which it was drawn is left out.
         counts.knowledge = self.copy(
             "SELECT id, content, tags, source, created_at, valid_until, supersedes, task,
                     iif(task IS NULL, NULL, (SELECT step FROM first_step) + knowledge.step)
@@ -267,7 +269,7 @@ impl ImportCopier<'_> {
             "INSERT INTO knowledge (id, content, tags, source, created_at, valid_until, supersedes, task, step)
              VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING",
         )?;
-        // What is there already may be what a record that came in takes the place of.
+        // An imported record may supersede an existing one.
         self.tx.execute(
             "UPDATE knowledge SET valid_until = newer.at FROM (
                  SELECT supersedes AS id, MIN(created_at) AS at, MAX(source <> 'tool') AS is_better
@@ -305,7 +307,7 @@ impl ImportCopier<'_> {
         Ok(())
     }
 
-    /// What people attached to the conversations that come in.
+    /// Copies the attachments of the imported conversations.
     fn copy_media(&self) -> Result<u64, Error> {
         self.copy(
             "SELECT task, hash FROM media_uses CROSS JOIN media USING (n) CROSS JOIN tasks USING (task_id)

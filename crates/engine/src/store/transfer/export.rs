@@ -1,4 +1,4 @@
-//! Writes the document.
+//! Writes a brain's content as a document.
 
 use std::io::Write;
 use std::path::Path;
@@ -18,35 +18,35 @@ use super::records::{
 use crate::store::knowledge::parse_tags;
 use crate::store::queries::{parse_column, task_id, timestamp};
 
-/// Why the document could not be written to its end.
+/// The reasons why an export fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The brain could not be read.
     #[error("the brain could not be read")]
     Read(#[from] Error),
-    /// Nobody takes it.
+    /// The receiver of the document is gone or fails.
     #[error("the document could not be written")]
     Write(#[from] std::io::Error),
-    /// The brain holds what has no place in it.
+    /// A record of the brain cannot be represented in the document.
     #[error("a record could not be written")]
     Record(#[from] serde_json::Error),
 }
 
-/// Writes the document of the brain in `file`, as it is now.
+/// Writes the document of the brain in `file`, as a snapshot.
 pub(super) fn write(file: &Path, to: &mut dyn Write) -> Result<(), ExportError> {
     let reader = crate::store::read_pool::open_reader(file, 1024)?;
-    // All reads in one transaction see one moment.
+    // All reads in one transaction see the same snapshot.
     let snapshot = reader.unchecked_transaction()?;
     let mut document = DocumentWriter { reader: &snapshot, to, steps: RowPositions::default() };
     document.write()
 }
 
-/// A document that is being written. Its queries name the table first that they go through (`CROSS JOIN` keeps it so):
-/// its order is the document's, and nothing is gathered to be sorted.
+/// Writes a document. Each query begins with the table that it scans (`CROSS JOIN` fixes that order), so the rows
+/// come in the order of the document and need not be sorted.
 struct DocumentWriter<'a> {
     reader: &'a Connection,
     to: &'a mut dyn Write,
-    /// Where the steps stand in it.
+    /// The positions of the steps in the document.
     steps: RowPositions,
 }
 
@@ -67,7 +67,7 @@ impl DocumentWriter<'_> {
         Ok(())
     }
 
-    /// Writes the records that `sql` gives as the array `name`.
+    /// Writes the records that `sql` selects as the array `name`.
     fn section<T: Serialize>(
         &mut self,
         name: &str,
@@ -147,7 +147,7 @@ impl DocumentWriter<'_> {
         })
     }
 
-    /// What is searched of the conversations, and what they were told.
+    /// Writes the indexed messages of the conversations, and the memory records that they show.
     fn messages(&mut self) -> Result<(), ExportError> {
         let sql = "SELECT step FROM said CROSS JOIN tasks USING (task) ORDER BY task, place";
         self.section("said", sql, |row, document| Ok(MessageRecord(document.steps.position_of(row, 0)?)))?;
@@ -162,7 +162,7 @@ impl DocumentWriter<'_> {
         })
     }
 
-    /// What clients were told: as it is when the deltas have been folded away.
+    /// Writes the events, in the form that they have after their deltas were folded away.
     fn events(&mut self) -> Result<(), ExportError> {
         let sql = "SELECT task_id, turn_id, ts, kind, data
                    FROM events CROSS JOIN turns USING (turn) CROSS JOIN tasks ON tasks.task = events.task
@@ -235,8 +235,8 @@ impl DocumentWriter<'_> {
         })
     }
 
-    /// Batches that have ended, what they learned from and what they learned. What one that is under way has taken is
-    /// left to be learned from again.
+    /// Writes the batches that have ended, with their feedback and lessons. Feedback of the active batch is
+    /// exported as unprocessed.
     fn learning_records(&mut self) -> Result<(), ExportError> {
         let sql =
             "SELECT id, state, started_at, ended_at FROM batches WHERE ended_at IS NOT NULL ORDER BY batch";
@@ -295,24 +295,24 @@ impl DocumentWriter<'_> {
     }
 }
 
-/// JSON that is stored in a column.
+/// Reads a column that contains JSON.
 fn raw_json_column(row: &Row<'_>, column: usize) -> Result<RawJson, Error> {
     RawValue::from_string(row.get(column)?)
         .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, Box::new(error)))
 }
 
-/// A number of messages.
+/// Reads a number of messages.
 fn count_column(row: &Row<'_>, column: usize) -> Result<u32, Error> {
     Ok(u32::try_from(row.get::<_, i64>(column)?.max(0)).unwrap_or(u32::MAX))
 }
 
-/// Where rows stand that were written in ascending order: as runs of rows without a gap, since only what was deleted
-/// leaves gaps.
+/// The positions of rows that were written in ascending order, as runs without a gap, because only deletions leave
+/// gaps.
 #[derive(Default)]
 struct RowPositions {
-    /// The first row of each run, and its place.
+    /// The first row of each run, and its position.
     runs: Vec<(i64, u32)>,
-    /// The row after the last one, and its place.
+    /// The row after the last one, and its position.
     end: (i64, u32),
 }
 
@@ -333,12 +333,12 @@ impl RowPositions {
         (found < next_place).then_some(found)
     }
 
-    /// The place of the row that a column names.
+    /// The position of the row that a column refers to.
     fn position_of(&self, row: &Row<'_>, column: usize) -> Result<u32, Error> {
         self.position(row.get(column)?).ok_or(Error::QueryReturnedNoRows)
     }
 
-    /// The place of the row that a column names; none if it names none, or one that is gone.
+    /// The position of the row that a column refers to; `None` if the column is null or the row was deleted.
     fn optional_position_of(&self, row: &Row<'_>, column: usize) -> Result<Option<u32>, Error> {
         Ok(row.get::<_, Option<i64>>(column)?.and_then(|row| self.position(row)))
     }

@@ -1,4 +1,4 @@
-//! Reads a document, record by record: never more of it is held than one record.
+//! Reads a document as a stream; at most one record is in memory at a time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -19,26 +19,27 @@ use super::staging::{StagedImport, Staging, StagingError};
 use super::validate::StageRecord;
 use crate::memory_budget::NoMemory;
 
-/// The most bytes of one record. What a request to the engine may hold becomes a record of not much more.
+/// The maximum size of a record in bytes. The content of one request to the engine becomes a record of about that
+/// size.
 const MAX_RECORD_BYTES: u64 = 48 * 1024 * 1024;
-/// The same of a record that nothing large belongs to.
+/// The maximum size of a record that contains nothing large, in bytes.
 const MAX_SMALL_RECORD_BYTES: u64 = 4 * 1024 * 1024;
-/// How much is read at once.
+/// The size of the read buffer in bytes.
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Why a document was not taken.
+/// The reasons why an import is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// Something is wrong with it.
+    /// The document is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// It could not be read to its end.
+    /// The document could not be read to its end.
     #[error("the document could not be read to its end: {0}")]
     Unreadable(#[source] io::Error),
-    /// There was no memory for one of its records.
+    /// There was not enough memory for one of its records.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-    /// It could not be kept beside the brain.
+    /// The staging file beside the brain could not be used.
     #[error("the document could not be kept beside the brain")]
     Staging(#[from] rusqlite::Error),
 }
@@ -52,8 +53,8 @@ impl From<StagingError> for ImportError {
     }
 }
 
-/// Reads the document and keeps it beside the brain in `file`. `admit` is asked before more of a record is kept in memory,
-/// with how many bytes it then has.
+/// Reads the document into a staging file beside the brain in `file`. Before more of a record is kept in memory,
+/// `admit` is called with the record's size so far in bytes.
 pub(super) fn read(
     file: &Path,
     document: impl Read,
@@ -75,21 +76,21 @@ pub(super) fn read(
     Ok(staging.validate()?)
 }
 
-/// How far the reading has come.
+/// The position in the document, for limits and error messages.
 #[derive(Default)]
 struct ReadPosition {
-    /// The section, and how many records of it were read.
+    /// The current section, and the number of its records that were read.
     section: RefCell<String>,
     index: Cell<u32>,
-    /// How many bytes were read of the record.
+    /// The number of bytes that were read of the current record.
     record_bytes: Cell<u64>,
-    /// What stopped it, if that was not its form.
+    /// The error that stopped the reading, if it was not a syntax error.
     staging_error: RefCell<Option<StagingError>>,
 }
 
 impl ReadPosition {
     fn enter_section(&self, section: &str) {
-        // Sections that nobody knows may have any name.
+        // Unknown sections may have any name.
         *self.section.borrow_mut() = section.chars().take(64).collect();
         self.next_record(0);
     }
@@ -99,7 +100,7 @@ impl ReadPosition {
         self.record_bytes.set(0);
     }
 
-    /// How many bytes a record of the section may have.
+    /// The maximum size of a record in the current section.
     fn max_record_bytes(&self) -> u64 {
         match self.section.borrow().as_str() {
             "turns" | "said" | "recalled" | "episodes" | "trajectories" | "knowledge" | "batches"
@@ -130,7 +131,7 @@ impl ReadPosition {
     }
 }
 
-/// Bounds what one record may have, so that nobody's memory is filled with one that never ends.
+/// Limits the size of each record, so that an endless one cannot fill the memory.
 struct BoundedReader<'a, R, A> {
     inner: R,
     position: &'a ReadPosition,
@@ -150,7 +151,7 @@ impl<R: Read, A: FnMut(usize) -> Result<(), NoMemory>> Read for BoundedReader<'_
     }
 }
 
-/// The document itself.
+/// Deserializes the document.
 struct DocumentSeed<'a> {
     staging: &'a Staging,
     position: &'a ReadPosition,
@@ -185,7 +186,7 @@ impl<'de> Visitor<'de> for DocumentSeed<'_> {
     }
 }
 
-/// The names that mean something.
+/// Whether the key has a meaning in this version.
 fn is_known_key(name: &str) -> bool {
     const KNOWN_KEYS: [&str; 15] = [
         "version",
@@ -256,7 +257,7 @@ fn check_version<E: serde::de::Error>(version: u64) -> Result<(), E> {
     }
 }
 
-/// A section, record by record.
+/// Deserializes a section record by record.
 struct RecordsSeed<'a, R> {
     staging: &'a Staging,
     position: &'a ReadPosition,
@@ -293,7 +294,7 @@ impl<'de, R: StageRecord> Visitor<'de> for RecordsSeed<'_, R> {
     }
 }
 
-/// A section that nobody knows.
+/// Skips an unknown section.
 struct IgnoredSection<'a>(&'a ReadPosition);
 
 impl<'de> DeserializeSeed<'de> for IgnoredSection<'_> {

@@ -1,4 +1,4 @@
-//! The records of the document. Unknown fields are ignored: a later minor version may have written them.
+//! The records of the document. Unknown fields are ignored, because a later minor version may have written them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use contract::{ClientRequestId, EpisodeId, MemoryId, MessageId, TaskId, Timestam
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::value::RawValue;
 
-/// JSON as it was stored. It is written as it is, so that not a byte of it changes.
+/// Stored JSON, which is written unchanged, byte by byte.
 pub(super) type RawJson = Box<RawValue>;
 
 /// A task, with its working memory.
@@ -19,9 +19,9 @@ pub(super) struct TaskRecord {
     pub(super) task_id: TaskId,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
-    /// How many messages are listed.
+    /// The number of listed messages.
     pub(super) message_count: u32,
-    /// How many messages the conversation no longer shows, as was found when it had so many.
+    /// The number of messages that the conversation no longer shows, determined when it had `covered_at` messages.
     #[serde(default)]
     pub(super) covered: u32,
     #[serde(default)]
@@ -42,17 +42,17 @@ pub(super) struct TurnRecord {
     /// The `ts` of its first event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) opened_ts: Option<i64>,
-    /// The request that began it, by the caller's own name for it, and a hash of what it asked for.
+    /// The idempotency key of the request that began the turn, and a hash of the request's content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client_request_id: Option<ClientRequestId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) request_hash: Option<String>,
-    /// Whether its episode was made and its messages are searched.
+    /// Whether its episode exists and its messages are indexed.
     #[serde(default)]
     pub(super) taken_in: bool,
 }
 
-/// A step of a turn, as the journal has it.
+/// A step of a turn, as the journal stores it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct StepRecord {
     pub(super) turn_id: TurnId,
@@ -61,12 +61,12 @@ pub(super) struct StepRecord {
     pub(super) step: RawJson,
 }
 
-/// A message in force that is searched: the step that it is. In the order of the conversation.
+/// An indexed message of a conversation: the position of its step. In the order of the conversation.
 #[derive(Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct MessageRecord(pub(super) u32);
 
-/// What the conversation of a step's task was told of what is remembered.
+/// A memory record that the conversation of the step's task shows.
 #[derive(Serialize, Deserialize)]
 pub(super) struct RecalledRecord {
     pub(super) step: u32,
@@ -74,7 +74,7 @@ pub(super) struct RecalledRecord {
     pub(super) id: String,
 }
 
-/// What clients were told; no deltas.
+/// An event as clients received it; deltas are left out.
 #[derive(Serialize, Deserialize)]
 pub(super) struct EventRecord {
     pub(super) task_id: TaskId,
@@ -84,7 +84,7 @@ pub(super) struct EventRecord {
     pub(super) data: RawJson,
 }
 
-/// What became of a turn.
+/// The episode of a turn.
 #[derive(Serialize, Deserialize)]
 pub(super) struct EpisodeRecord {
     pub(super) id: EpisodeId,
@@ -96,7 +96,7 @@ pub(super) struct EpisodeRecord {
     pub(super) created_at: Timestamp,
 }
 
-/// What a turn did.
+/// What a turn did, with its outcome.
 #[derive(Serialize, Deserialize)]
 pub(super) struct TrajectoryRecord {
     pub(super) turn_id: TurnId,
@@ -106,7 +106,7 @@ pub(super) struct TrajectoryRecord {
     pub(super) at: Timestamp,
 }
 
-/// A record of knowledge.
+/// A knowledge record.
 #[derive(Serialize, Deserialize)]
 pub(super) struct KnowledgeRecord {
     pub(super) id: MemoryId,
@@ -119,12 +119,12 @@ pub(super) struct KnowledgeRecord {
     pub(super) valid_until: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) supersedes: Option<MemoryId>,
-    /// The step that it was drawn from.
+    /// The step from which it was drawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) step: Option<u32>,
 }
 
-/// A skill of the user's own.
+/// A custom skill of the user.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SkillRecord {
     pub(super) name: String,
@@ -133,7 +133,7 @@ pub(super) struct SkillRecord {
     pub(super) updated_at: Timestamp,
 }
 
-/// A run of the learning component that has ended.
+/// A learning batch that has ended.
 #[derive(Serialize, Deserialize)]
 pub(super) struct BatchRecord {
     pub(super) id: String,
@@ -142,7 +142,7 @@ pub(super) struct BatchRecord {
     pub(super) ended_at: Timestamp,
 }
 
-/// What a person said of a turn.
+/// The user's feedback on a turn.
 #[derive(Serialize, Deserialize)]
 pub(super) struct FeedbackRecord {
     pub(super) id: String,
@@ -154,12 +154,12 @@ pub(super) struct FeedbackRecord {
     pub(super) step: Option<u32>,
     pub(super) said: RawJson,
     pub(super) created_at: Timestamp,
-    /// The run that learned from it.
+    /// The batch that processed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) batch: Option<String>,
 }
 
-/// What a lesson, which is a record of knowledge, was drawn from.
+/// The evidence of a lesson, which is a knowledge record.
 #[derive(Serialize, Deserialize)]
 pub(super) struct LessonRecord {
     pub(super) id: MemoryId,
@@ -168,17 +168,17 @@ pub(super) struct LessonRecord {
     pub(super) batch: Option<String>,
 }
 
-/// What people attached, with the tasks that have it.
+/// An attachment, with the tasks that use it.
 #[derive(Serialize, Deserialize)]
 pub(super) struct MediaRecord {
-    /// SHA-256 of the bytes, in lower-case hex.
+    /// The SHA-256 of the bytes, in lower-case hex.
     pub(super) hash: String,
     pub(super) data: Base64Bytes,
     #[serde(default)]
     pub(super) task_ids: Vec<TaskId>,
 }
 
-/// Bytes, in base64.
+/// Bytes that are encoded in base64.
 pub(super) struct Base64Bytes(pub(super) Vec<u8>);
 
 impl Serialize for Base64Bytes {

@@ -1,5 +1,5 @@
-//! Where a document is kept and checked before anything of it is in force: a file beside the brain, which is removed
-//! however the import ends, and at the next start if the engine was killed.
+//! The staging file beside the brain, in which a document is stored and validated before anything of it is
+//! applied. The file is removed however the import ends, and at the next start if the engine was killed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use super::validate::StageRecord;
 use crate::store::backups;
 
-/// The records as they come, each with its place in its section, counted from 0. They name each other as the document
-/// does, so that the sections may come in any order.
+/// The records in the order of the document, each with its position in its section, counted from 0. They refer to
+/// each other as in the document, so the sections may come in any order.
 const STAGING_SCHEMA: &str = "
     CREATE TABLE tasks (
         n INTEGER PRIMARY KEY, task_id TEXT NOT NULL UNIQUE, created_at INTEGER, updated_at INTEGER,
@@ -61,11 +61,11 @@ const STAGING_SCHEMA: &str = "
     CREATE TABLE media_uses (n INTEGER, task_id TEXT NOT NULL, PRIMARY KEY (n, task_id)) WITHOUT ROWID;
 ";
 
-/// What a record names must be in the document: the section, the field, the column that holds it, and what must be
-/// there of the record `this`.
+/// A reference that must exist in the document: the section, the field, the column that holds it, and what must
+/// exist for the record `this`.
 type ReferenceRule = (&'static str, &'static str, &'static str, &'static str);
 
-/// The rules; those of turns and steps first.
+/// The rules for references; those of turns and steps come first.
 const REFERENCE_RULES: [ReferenceRule; 17] = [
     ("turns", "task_id", "turns.task_id", "tasks WHERE task_id = this.task_id"),
     ("steps", "turn_id", "steps.turn_id", "turns WHERE turn_id = this.turn_id"),
@@ -96,10 +96,10 @@ const REFERENCE_RULES: [ReferenceRule; 17] = [
     ("media", "task_ids", "media_uses.task_id", "tasks WHERE task_id = this.task_id"),
 ];
 
-/// Why a record, or the whole, was not taken.
+/// The reasons why a record, or the whole document, was rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StagingError {
-    /// Something is wrong with it.
+    /// The content is invalid.
     #[error("{0}")]
     Invalid(String),
     /// The staging file could not be used.
@@ -107,14 +107,14 @@ pub(super) enum StagingError {
     Sqlite(#[from] rusqlite::Error),
 }
 
-/// The staging file of the brain in `file`.
+/// The path of the staging file for the brain in `file`.
 fn staging_path(file: &Path) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
     name.push(".import");
     PathBuf::from(name)
 }
 
-/// Removes what an import has left.
+/// Removes the staging file that an interrupted import has left.
 pub(crate) fn remove_staging_file(file: &Path) {
     let staged = staging_path(file);
     match std::fs::remove_file(&staged) {
@@ -125,31 +125,31 @@ pub(crate) fn remove_staging_file(file: &Path) {
     }
 }
 
-/// A document that was read to its end and checked. Dropped, its file is gone.
+/// A document that was read completely and validated. Dropping it removes its file.
 pub struct StagedImport {
     file: StagingFileGuard,
     task_count: u32,
 }
 
 impl StagedImport {
-    /// How many tasks it has.
+    /// The number of tasks in the document.
     pub(super) fn task_count(&self) -> u32 {
         self.task_count
     }
 
-    /// Where it is. Its file lives no longer than this.
+    /// The location of the staging file, which exists only as long as this value.
     pub(super) fn path(&self) -> StagingPath {
         StagingPath(self.file.0.clone())
     }
 }
 
-/// Where a document is that was staged.
+/// The location of a staged document.
 pub(in crate::store) struct StagingPath(PathBuf);
 
 impl StagingPath {
-    /// Opens it.
+    /// Opens the staging file.
     pub(super) fn open(&self) -> Result<Connection, rusqlite::Error> {
-        // What a commit that failed has noted in it is taken back.
+        // The changes that a failed commit made to it are rolled back.
         connect(&self.0, OpenFlags::SQLITE_OPEN_READ_WRITE, "memory")
     }
 }
@@ -166,7 +166,7 @@ impl Drop for StagingFileGuard {
 fn connect(file: &Path, flags: OpenFlags, journal: &str) -> Result<Connection, rusqlite::Error> {
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let staging = Connection::open_with_flags(staging_path(file), flags)?;
-    // Nobody misses what a crash costs of it.
+    // The file need not survive a crash.
     staging.pragma_update(None, "journal_mode", journal)?;
     staging.pragma_update(None, "synchronous", "off")?;
     staging.pragma_update(None, "cache_size", -2048)?;
@@ -181,7 +181,7 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// Begins with an empty file beside the brain in `file`.
+    /// Creates an empty staging file beside the brain in `file`.
     pub(super) fn open(file: &Path) -> Result<Self, rusqlite::Error> {
         remove_staging_file(file);
         let cleared = StagingFileGuard(file.to_owned());
@@ -194,13 +194,13 @@ impl Staging {
         Ok(Self { connection, file: cleared })
     }
 
-    /// Takes the record that stands at place `n` of its section.
+    /// Validates and stores the record at position `n` of its section.
     pub(super) fn stage_record(&self, n: u32, record: impl StageRecord) -> Result<(), StagingError> {
         record.stage(n, self)
     }
 
-    /// Takes what says of itself that the user taught it for data, where the document does not hold what it was taught
-    /// by: turns are told of it as the user's own word.
+    /// Downgrades knowledge that claims to be taught by the user to data if the document does not contain the
+    /// feedback or lesson behind it, because turns present taught knowledge as the user's own words.
     fn downgrade_unfounded_sources(&self) -> Result<(), rusqlite::Error> {
         self.connection.execute_batch(
             "UPDATE knowledge SET source = 'tool' WHERE
@@ -210,13 +210,13 @@ impl Staging {
         )
     }
 
-    /// Checks what must hold between the records, all of which were taken.
+    /// Checks the references between the records once all are staged.
     pub(super) fn validate(self) -> Result<StagedImport, StagingError> {
         self.downgrade_unfounded_sources()?;
-        // Whose steps they are comes first: what else is wrong with them follows from that.
+        // The turns of the steps come first, because other errors follow from wrong ones.
         let (of_turns, others) = REFERENCE_RULES.split_at(2);
         of_turns.iter().try_for_each(|rule| self.check_reference(rule))?;
-        // A conversation is read from there.
+        // A conversation is read from the step that opens its turn.
         let sql = "SELECT n FROM steps AS this
                    WHERE opens <> (n = (SELECT MIN(n) FROM steps WHERE turn_id = this.turn_id)) LIMIT 1";
         self.reject_if_any(sql, |n| {
@@ -241,13 +241,13 @@ impl Staging {
         self.reject_if_any(&sql, |n| format!("`{section}[{n}]{field}`: {what}"))
     }
 
-    /// Refuses the document if `sql` finds a record.
+    /// Rejects the document if `sql` finds a record.
     fn reject_if_any(&self, sql: &str, reason: impl FnOnce(i64) -> String) -> Result<(), StagingError> {
         let found = self.connection.query_row(sql, [], |row| row.get(0)).optional()?;
         found.map_or(Ok(()), |n| Err(StagingError::Invalid(reason(n))))
     }
 
-    /// Keeps a record.
+    /// Stores a record.
     pub(super) fn insert(&self, sql: &str, values: impl rusqlite::Params) -> Result<(), StagingError> {
         match self.connection.prepare_cached(sql)?.execute(values) {
             Ok(_) => Ok(()),

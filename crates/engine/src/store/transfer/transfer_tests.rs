@@ -1,4 +1,5 @@
-//! What a brain holds comes whole out of it and into another one, and what is faulty changes nothing.
+//! A brain's content is exported completely and imported into another one, and an invalid document changes
+//! nothing.
 
 use contract::memory::Source;
 use pretty_assertions::assert_eq;
@@ -33,7 +34,7 @@ async fn import(brain: &Brain, document: &str, mode: ImportMode) -> Result<Impor
     Ok(counts)
 }
 
-/// The files beside the brain that are none of its own.
+/// The files beside the brain that do not belong to it.
 fn leftover_files(brain: &Brain) -> Vec<String> {
     let own = ["brain.sqlite", "brain.sqlite-wal", "brain.sqlite-shm", "brain.sqlite.lock"];
     let entries = std::fs::read_dir(brain.file().parent().unwrap()).unwrap();
@@ -52,7 +53,8 @@ fn cases(default: u32) -> ProptestConfig {
 
 const ABC_SHA256: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
-/// Adds what the acts of a life do not: what stands beside conversations, and what is left out of a document.
+/// Adds rows that the actions of [`BrainModel`] do not create: records beside conversations, and content that an
+/// export leaves out.
 fn insert_extra_rows(rows: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
     let put = |sql: &str, values: &[&dyn rusqlite::ToSql]| rows.transaction.execute(sql, values).map(drop);
     put(
@@ -75,7 +77,7 @@ fn insert_extra_rows(rows: &WriteTx<'_>) -> Result<(), rusqlite::Error> {
         "INSERT INTO feedback (id, said, created_at, batch) VALUES (?1, ?2, 6, 2)",
         params![feedback_id, rating],
     )?;
-    // An id of each turn, as its own is made.
+    // The feedback id is derived from the turn's id.
     put(
         "INSERT INTO feedback (id, task, turn, step, said, created_at, batch)
          SELECT replace(turn_id, 'turn_', 'fb-'), steps.task, turn, MAX(step), ?1, 7, 1
@@ -126,7 +128,7 @@ fn a_brain_comes_whole_out_of_one_engine_and_goes_on_in_another() {
             life.move_to(brain, folder);
             life.check_knowledge();
             life.check_indexes();
-            // What goes back behind what came in finds all of it.
+            // Edits and retries of imported messages find everything that they must remove.
             for act in &after {
                 life.apply(act).await;
             }
@@ -146,7 +148,7 @@ fn to_merge_twice_is_to_merge_once_and_to_replace_leaves_the_document_alone() {
             assert_eq!(again, ImportCounts::default());
             assert_eq!(export_document(&other.brain), merged);
             other.check_indexes();
-            // What was there is still there, as it was.
+            // The existing content is unchanged.
             let (before, merged): (Value, Value) =
                 (serde_json::from_str(&before).unwrap(), serde_json::from_str(&merged).unwrap());
             for section in ["tasks", "knowledge", "episodes", "skills", "batches"] {
@@ -164,7 +166,7 @@ fn to_merge_twice_is_to_merge_once_and_to_replace_leaves_the_document_alone() {
     });
 }
 
-/// A document with something of everything.
+/// A document with records of every kind.
 async fn populated_brain() -> (BrainModel, String) {
     let runner = &mut proptest::test_runner::TestRunner::deterministic();
     let turns = |acts: &Vec<Action>| acts.iter().filter(|act| matches!(act, Action::Turn { .. })).count() > 8;
@@ -192,7 +194,7 @@ async fn a_document_holds_no_credentials_and_nothing_that_passes() {
 #[tokio::test]
 async fn a_document_that_somebody_made_pretty_is_the_same() {
     let (_life, document) = populated_brain().await;
-    // Its keys come in another order, sections too.
+    // The keys come in another order, and so do the sections.
     let mut value: Value = serde_json::from_str(&document).unwrap();
     value["of a later version"] = json!([{"unknown": [1, 2, {"a": null}]}, "x", 1.5]);
     value["tasks"][0]["unknown"] = json!("x");
@@ -286,7 +288,7 @@ async fn what_is_faulty_is_refused_with_its_place() {
     }
 }
 
-/// A reader of a document whose one record never ends.
+/// A reader of a document with a record that never ends.
 struct EndlessDocument {
     head: &'static [u8],
     read: u64,
@@ -322,7 +324,7 @@ fn a_record_without_end_is_not_read_without_end() {
     }
 }
 
-/// What becomes of a document on a bad way.
+/// A corruption of a document in transit.
 #[derive(Clone, Debug)]
 enum Corruption {
     FlipBits(usize, u8),
@@ -365,7 +367,7 @@ fn no_damage_to_a_document_does_any_to_the_brain() {
             }
         }
         match other.brain.stage_import(bytes.as_slice(), |_| Ok(())) {
-            // What is still a document is taken as one.
+            // A corrupted document that is still valid is imported.
             Ok(staged) => block_on(async {
                 let (brain, _folder) = empty_brain();
                 drop(staged);
@@ -417,7 +419,7 @@ async fn a_record_that_is_merged_in_takes_the_place_of_the_one_that_it_supersede
     import(&here, &export_document(&there), ImportMode::Merge).await.unwrap();
     assert_eq!(in_force(&here), ["Rome"]);
     assert_eq!(in_force(&here), in_force(&there));
-    // What came from a tool takes the place of nothing better, whoever says so.
+    // Content from a tool supersedes nothing more trusted, whatever the document claims.
     let mut document: serde_json::Value = serde_json::from_str(&export_document(&there)).unwrap();
     let mut poisoned = document["knowledge"][1].clone();
     poisoned["supersedes"] = poisoned["id"].clone();

@@ -1,4 +1,4 @@
-//! Checks records one by one, and keeps them in the staging file.
+//! Validates the records one by one and stores them in the staging file.
 
 use std::fmt::{self, Display};
 use std::str::FromStr;
@@ -23,17 +23,17 @@ use super::staging::{Staging, StagingError};
 use crate::store::steps::Step;
 use crate::store::{FeedbackContent, memory_ingest, to_json};
 
-/// The longest text that is kept for a name or an id that nobody parses.
+/// The longest name or id that is stored without being parsed, in bytes.
 const MAX_NAME_BYTES: usize = 128;
-/// The longest content of an episode: it is what was said in short.
+/// The longest content of an episode in bytes; it is a short summary of what was said.
 const MAX_EPISODE_BYTES: usize = 16 * 1024;
-/// How far ahead of this machine's clock the clock of another one may have been, in milliseconds: a task goes on from its
-/// newest event, and what comes of that must be taken in again.
+/// How far another machine's clock may have been ahead of this one's, in milliseconds. A task continues from its
+/// newest event, and an export of the result must be importable again.
 const MAX_CLOCK_SKEW_MS: i64 = 366 * 24 * 60 * 60 * 1000;
 
-/// A record as it is kept.
+/// A record of the document that can be staged.
 pub(super) trait StageRecord: DeserializeOwned {
-    /// Checks the record by itself, and keeps it.
+    /// Validates the record by itself and stores it.
     fn stage(self, n: u32, staging: &Staging) -> Result<(), StagingError>;
 }
 
@@ -114,7 +114,7 @@ impl StageRecord for RecalledRecord {
 impl StageRecord for EventRecord {
     fn stage(self, n: u32, staging: &Staging) -> Result<(), StagingError> {
         validate_ts("ts", self.ts)?;
-        // It becomes a line of its own on the wire.
+        // The type becomes a line of its own on the wire.
         let is_type = |kind: &str| kind.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
         if self.event.is_empty() || self.event.len() > MAX_NAME_BYTES || !is_type(&self.event) {
             return Err(invalid_field(
@@ -122,7 +122,7 @@ impl StageRecord for EventRecord {
                 "must be the type of an event, in lower-case letters and `_`",
             ));
         }
-        // What a later version knows of it is sent as it is.
+        // Fields that only a later version knows are sent unchanged.
         let data = validate_object("data", &self.data)?;
         let (task_id, turn_id) = (self.task_id.as_str(), self.turn_id.to_string());
         staging.insert(
@@ -277,7 +277,8 @@ fn validate_text(field: &str, text: &str, most: usize) -> Result<(), StagingErro
     }
 }
 
-/// JSON as the engine itself stores it: in one line, without space. A caller may have made it pretty.
+/// JSON in the form in which the engine stores it, on one line without whitespace; a client may have
+/// pretty-printed it.
 fn compact_json(json: &RawValue) -> String {
     let mut compact = String::with_capacity(json.get().len());
     let (mut in_text, mut escaped) = (false, false);
@@ -299,12 +300,12 @@ fn validate_id<T: FromStr<Err: Display>>(id: &str) -> Result<(), StagingError> {
     id.parse::<T>().map(drop).map_err(|error| invalid_field("id", &error.to_string()))
 }
 
-/// JSON of a form that all readers know.
+/// Parses JSON of a form that all readers know.
 fn parse_json<T: DeserializeOwned>(field: &str, json: &RawValue) -> Result<T, StagingError> {
     serde_json::from_str(json.get()).map_err(|error| invalid_field(field, &error.to_string()))
 }
 
-/// Any JSON, looked through and not kept: it may be large.
+/// Any well-formed JSON, which is scanned without being kept because it may be large.
 struct WellFormed;
 
 impl<'de> Deserialize<'de> for WellFormed {
@@ -357,8 +358,8 @@ impl<'de> Deserialize<'de> for WellFormed {
     }
 }
 
-/// JSON of a form that is looked at when it is used. All readers take it: what is too deep or too large for some is
-/// refused.
+/// Validates JSON whose form is checked only when it is used. All readers must accept it, so JSON that is too deep
+/// or has numbers too large for some of them is rejected.
 fn validate_json(field: &str, json: &RawValue) -> Result<String, StagingError> {
     match serde_json::from_str::<WellFormed>(json.get()) {
         Ok(WellFormed) => Ok(compact_json(json)),
@@ -366,7 +367,7 @@ fn validate_json(field: &str, json: &RawValue) -> Result<String, StagingError> {
     }
 }
 
-/// A JSON object.
+/// Validates that the JSON is an object.
 fn validate_object(field: &str, json: &RawValue) -> Result<String, StagingError> {
     let compact = validate_json(field, json)?;
     if compact.starts_with('{') { Ok(compact) } else { Err(invalid_field(field, "must be an object")) }

@@ -1,41 +1,41 @@
-//! What the configuration lets the tools reach although it is not public.
+//! The addresses that the configuration lets tools reach although they are not public.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::ip_ranges::{CidrBlock, canonical_address};
 use super::target::normalize_host;
 
-/// The hosts and addresses of `ENGINE_WEB_ALLOW`; none by default.
+/// The hosts and addresses of `ENGINE_WEB_ALLOW`; empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WebAllowlist(Vec<AllowlistEntry>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct AllowlistEntry {
     host: HostPattern,
-    /// None: every port.
+    /// `None` means every port.
     port: Option<u16>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum HostPattern {
-    /// A name, wherever it resolves to.
+    /// A name, whatever it resolves to.
     Name(String),
-    /// Addresses, by whatever name.
+    /// A block of addresses, whatever name they were resolved from.
     Cidr(CidrBlock),
 }
 
 impl WebAllowlist {
-    /// What a list must be, for a message.
+    /// The expected form of a list, for an error message.
     pub const EXPECTED: &str = "hosts, IP addresses or blocks such as `10.0.0.0/8`, separated by commas; a host or an \
                                address may have a port: `wiki.internal:8080`, `[fd00::1]:8080`";
 
-    /// Reads a list; none if anything in it is no host, address or block.
+    /// Parses a list; `None` if an entry is not a host, an address or a block.
     pub fn parse(list: &str) -> Option<Self> {
         let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         entries.map(parse_entry).collect::<Option<_>>().map(Self)
     }
 
-    /// Whether a name may be reached at a port, wherever it resolves to.
+    /// Whether a name may be reached at a port, whatever it resolves to.
     pub(crate) fn allows_name(&self, name: &str, port: u16) -> bool {
         let name = name.trim_end_matches('.');
         self.patterns_for_port(port).any(|what| matches!(what, HostPattern::Name(allowed) if allowed == name))

@@ -1,12 +1,13 @@
-//! Bytes into text.
+//! Decodes the bytes of a page to text.
 
 use encoding_rs::{Encoding, UTF_8};
 
-/// How many bytes of a page may say how it is encoded (HTML standard, section "Determining the character encoding").
+/// How many bytes of a page are searched for its encoding (HTML standard, section "Determining the character
+/// encoding").
 const PRESCAN_BYTES: usize = 1_024;
 
-/// The text of a body. How it is encoded is told by its byte order mark, else by its content type, else by its own
-/// beginning, else it is UTF-8. What does not fit becomes U+FFFD.
+/// Decodes a body. The encoding comes from its byte order mark, else from its content type, else from its own
+/// declaration, else it is UTF-8. Invalid bytes become U+FFFD.
 pub(crate) fn decode(bytes: &[u8], content_type: &str) -> String {
     let told = charset_label(content_type).and_then(encoding_for_label);
     let encoding = told.or_else(|| declared_encoding(bytes)).unwrap_or(UTF_8);
@@ -17,7 +18,7 @@ fn encoding_for_label(label: &str) -> Option<&'static Encoding> {
     Encoding::for_label(label.as_bytes())
 }
 
-/// What follows `charset=`.
+/// Returns the value that follows `charset=`.
 fn charset_label(text: &str) -> Option<&str> {
     let lower = text.to_ascii_lowercase();
     let at = lower.find("charset")? + "charset".len();
@@ -25,7 +26,7 @@ fn charset_label(text: &str) -> Option<&str> {
     value.split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | ';' | '>' | '/')).next()
 }
 
-/// What a page says of itself, in a `meta` of HTML or in an XML declaration.
+/// Returns the encoding that a page declares, in an HTML `meta` or an XML declaration.
 fn declared_encoding(bytes: &[u8]) -> Option<&'static Encoding> {
     let start = bytes.get(..PRESCAN_BYTES.min(bytes.len()))?;
     let start: String =
@@ -40,7 +41,7 @@ fn declared_encoding(bytes: &[u8]) -> Option<&'static Encoding> {
         let (_, value) = declaration.split_once("encoding=")?;
         encoding_for_label(value.trim_matches(['"', '\'']).split(['"', '\'']).next()?)
     };
-    // Whoever could write UTF-16 there could not have been read so far.
+    // A declaration of UTF-16 must be wrong, because UTF-16 would not have been readable so far.
     let found = metas.into_iter().next().or_else(xml)?;
     Some(if found.is_ascii_compatible() { found } else { UTF_8 })
 }

@@ -1,5 +1,5 @@
-//! Asks a server for a page. Each address is judged before it is connected to, and only what was judged is connected
-//! to: names are resolved here, once for each hop, and the connection is made to those very addresses.
+//! Fetches pages from web servers. Each address is checked before the connection, and only checked addresses are
+//! connected to: names are resolved here, once for each hop, and the connection uses exactly those addresses.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,30 +15,31 @@ use super::target::{Target, TargetError, TargetHost};
 use crate::dns::{self, DnsError, DnsResolver};
 use crate::memory_budget::{GrowingReservation, MAX_UNCOUNTED_BYTES, MemoryBudget, MemoryUse, NoMemory};
 
-/// How many redirects are followed.
+/// The maximum number of redirects followed.
 const MAX_REDIRECTS: usize = 5;
 
-/// How many times as large as a body it is together with what is made of it: its text, and that without its tags.
+/// The memory of a body and of what is made of it (its text, and that without tags), as a multiple of the body's
+/// size.
 const BODY_MEMORY_FACTOR: usize = 3;
 
-/// What servers are told of who asks.
+/// The `User-Agent` header.
 const USER_AGENT: &str =
     concat!("Roundhouse/", env!("CARGO_PKG_VERSION"), " (an assistant fetching for one user)");
 
-/// What is asked for.
+/// The `Accept` header.
 const ACCEPTED_TYPES: &str =
     "text/html, application/xhtml+xml, text/*, application/json, application/xml;q=0.9, */*;q=0.1";
 
-/// What a fetch may take.
+/// The limits of a fetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FetchLimits {
-    /// Until a server accepts a connection.
+    /// For a server to accept a connection.
     pub(crate) connect_timeout: Duration,
     /// Without a byte from the server.
     pub(crate) idle_timeout: Duration,
-    /// For all of it, redirects included.
+    /// For the whole fetch, redirects included.
     pub(crate) total_timeout: Duration,
-    /// Bytes of the body; what is beyond is not read.
+    /// The maximum number of body bytes; the rest is not read.
     pub(crate) max_body_bytes: usize,
 }
 
@@ -53,9 +54,9 @@ impl Default for FetchLimits {
     }
 }
 
-/// Finds the addresses of names.
+/// Resolves host names.
 pub(crate) trait Resolver: Send + Sync {
-    /// All addresses of `name`, with this port.
+    /// Returns all addresses of `name`, with this port.
     fn resolve<'a>(&'a self, name: &'a str, port: u16) -> BoxFuture<'a, Result<Vec<SocketAddr>, DnsError>>;
 }
 
@@ -65,7 +66,7 @@ impl Resolver for DnsResolver {
     }
 }
 
-/// Asks for pages, of public servers and of those that the configuration allows.
+/// Fetches pages from public servers and from those that the configuration allows.
 #[derive(Clone)]
 pub(crate) struct WebClient {
     resolver: Arc<dyn Resolver>,
@@ -74,27 +75,27 @@ pub(crate) struct WebClient {
     memory_budget: MemoryBudget,
 }
 
-/// A server's answer, whatever its status.
+/// A server's response, whatever its status.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// Where it was at last.
+    /// The final URL, after redirects.
     pub(crate) url: Url,
-    /// The server's status.
+    /// The HTTP status.
     pub(crate) status: StatusCode,
-    /// The `Content-Type`, as it was sent; empty if it was not.
+    /// The `Content-Type` as sent; empty if there was none.
     pub(crate) content_type: String,
-    /// What was read of the body.
+    /// The part of the body that was read.
     pub(crate) body: Body,
 }
 
-/// What was read of a body.
+/// The part of a body that was read.
 #[derive(Debug)]
 pub(crate) struct Body {
     /// The bytes.
     pub(crate) bytes: Vec<u8>,
-    /// Whether that is all.
+    /// Whether this is the whole body.
     pub(crate) is_complete: bool,
-    /// The memory of it and of what is made of it.
+    /// The memory reserved for the body and what is made of it.
     _memory: Option<GrowingReservation>,
 }
 
@@ -103,20 +104,20 @@ pub(crate) struct Body {
 pub(crate) enum BodyError {
     /// The connection broke, or was silent for too long.
     Transport(reqwest::Error),
-    /// It is large, and other large ones are being read.
+    /// The body is large, and other large ones are being read.
     NoMemory(NoMemory),
 }
 
-/// Why there is no page.
+/// Why a page could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
-    /// An address that is never asked.
+    /// The address is never fetched.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// A redirect to one.
+    /// A redirect leads to such an address.
     #[error("the server redirects to an address that is not fetched: {0}")]
     Redirect(TargetError),
-    /// It is not on the public internet.
+    /// The address is not on the public internet.
     #[error(
         "`{host}` is not on the public internet ({what}), so it is not fetched. Only who runs this service can allow \
          it, with ENGINE_WEB_ALLOW"
@@ -124,7 +125,7 @@ pub(crate) enum FetchError {
     NotPublic {
         /// The name or address.
         host: String,
-        /// What its address is for.
+        /// The purpose of the address.
         what: &'static str,
     },
     /// The name has no address.
@@ -132,41 +133,41 @@ pub(crate) enum FetchError {
     NoAddress {
         /// The name.
         host: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// From a secure address to one that is not.
+    /// A redirect leads from https to http.
     #[error("the server redirects from https to http (`{0}`): that is not followed")]
     Downgrade(Url),
-    /// Redirects without end.
+    /// There were too many redirects.
     #[error("the server redirects more than {MAX_REDIRECTS} times")]
     TooManyRedirects,
-    /// Nothing readable.
+    /// The content is not text.
     #[error("this is {content_type}{}: only text, HTML, JSON and XML are read", size_suffix(*.size))]
     NotText {
-        /// What it is.
+        /// Its content type.
         content_type: String,
-        /// Its size in bytes, if the server told.
+        /// Its size in bytes, if the server sent one.
         size: Option<u64>,
     },
-    /// Compressed although that was not asked for: what is small here may be without end once it is unpacked.
+    /// The content is compressed although that was not requested: a small body may be endless once it is unpacked.
     #[error("the server sent its answer compressed (`{0}`), which was not asked for; it is not unpacked")]
     Compressed(String),
-    /// No connection in time.
+    /// The server did not accept a connection in time.
     #[error("`{host}` did not accept a connection within {} s", .after.as_secs_f32())]
     ConnectTimeout {
         /// The name or address.
         host: String,
-        /// How long it had.
+        /// The time limit.
         after: Duration,
     },
-    /// No byte in time.
+    /// No byte arrived in time.
     #[error("the server sent nothing for {} s, so it was given up", .0.as_secs_f32())]
     IdleTimeout(Duration),
-    /// Not all of it in time.
+    /// The page did not arrive completely in time.
     #[error("the page was not there within {} s, so it was given up", .0.as_secs_f32())]
     TotalTimeout(Duration),
-    /// It is large, and other large ones are being read.
+    /// The page is large, and other large ones are being read.
     #[error("the page is not read: {0}")]
     NoMemory(NoMemory),
     /// The connection failed.
@@ -179,7 +180,7 @@ fn size_suffix(size: Option<u64>) -> String {
 }
 
 impl WebClient {
-    /// One that uses the machine's own resolver.
+    /// Creates a client with the machine's own resolver.
     pub(crate) fn new(allowed: WebAllowlist, memory: MemoryBudget) -> Self {
         Self {
             memory_budget: memory,
@@ -187,7 +188,7 @@ impl WebClient {
         }
     }
 
-    /// One with all that it works with.
+    /// Creates a client with the given dependencies.
     pub(crate) fn with_resolver(
         resolver: Arc<dyn Resolver>,
         allowed: WebAllowlist,
@@ -196,10 +197,10 @@ impl WebClient {
         Self { resolver, allowlist: Arc::new(allowed), limits, memory_budget: MemoryBudget::default() }
     }
 
-    /// The page at an address.
+    /// Fetches the page at an address.
     ///
     /// # Errors
-    /// There is none that may be read; a status that tells of an error is not one.
+    /// There is no page that may be read; an error status is not an error here.
     pub(crate) async fn fetch(&self, target: Target) -> Result<Page, FetchError> {
         let whole = self.limits.total_timeout;
         tokio::time::timeout(whole, self.fetch_following_redirects(target))
@@ -229,7 +230,7 @@ impl WebClient {
             .map_err(|error| self.request_error(target, &error))
     }
 
-    /// The addresses of a server, all of which may be connected to.
+    /// Resolves a server's name to addresses, all of which may be connected to.
     async fn resolve_permitted(&self, target: &Target) -> Result<Vec<SocketAddr>, FetchError> {
         let port = target.port();
         let (host, addresses, by_name) = match target.host() {
@@ -256,8 +257,8 @@ impl WebClient {
         }
     }
 
-    /// A client for one hop, which knows no other addresses. It is not kept: an idle engine has neither connections
-    /// nor TLS roots in memory.
+    /// Creates a client for one hop, which knows no other addresses. It is not kept: an idle engine has neither
+    /// connections nor TLS roots in memory.
     async fn build_client(&self, target: &Target, addresses: Vec<SocketAddr>) -> Result<Client, FetchError> {
         let mut client = Client::builder()
             .user_agent(USER_AGENT)
@@ -271,7 +272,7 @@ impl WebClient {
         if let TargetHost::Name(name) = target.host() {
             client = client.resolve_to_addrs(name, &addresses);
         }
-        // It reads the machine's TLS roots from files.
+        // Building reads the machine's TLS roots from files.
         let built = tokio::task::spawn_blocking(move || client.build()).await;
         let built = built.map_err(|error| FetchError::Connection(error.to_string()))?;
         built.map_err(|error| FetchError::Connection(error_chain(&error)))
@@ -286,7 +287,7 @@ impl WebClient {
         }
         let content_type = header(CONTENT_TYPE).to_owned();
         if !is_text(media_type(&content_type)) {
-            // What the server says, not what is left to read: a compressed body has no such length.
+            // The declared size, not what is left to read: a decoded body has no such length.
             let size = header(CONTENT_LENGTH).parse().ok();
             return Err(FetchError::NotText { content_type, size });
         }
@@ -313,7 +314,7 @@ impl WebClient {
     }
 }
 
-/// Where an answer sends us, if it does.
+/// Returns the target of a redirect, if the response is one.
 fn redirect_target(target: &Target, response: &Response) -> Result<Option<Target>, FetchError> {
     let follows = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
     let Some(location) = response.headers().get(LOCATION).filter(|_| follows) else { return Ok(None) };
@@ -325,7 +326,7 @@ fn redirect_target(target: &Target, response: &Response) -> Result<Option<Target
     Ok(Some(next))
 }
 
-/// Reads the first `max` bytes of a body, which are few.
+/// Reads the first `max` bytes of a body; `max` is small.
 pub(crate) async fn read_body(mut response: Response, max: usize) -> Result<Body, reqwest::Error> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await? {
@@ -338,8 +339,8 @@ pub(crate) async fn read_body(mut response: Response, max: usize) -> Result<Body
     Ok(Body { bytes, is_complete: true, _memory: None })
 }
 
-/// Reads the first `max` bytes of a body. What is large waits for its memory, and keeps the server waiting: at one go where
-/// its length is known, so that of many each gets all it needs, else as it comes.
+/// Reads the first `max` bytes of a body. A large body waits for its memory, and keeps the server waiting: all at
+/// once if its length is known, so that each of several gets all it needs, else as it arrives.
 pub(crate) async fn read_large_body(
     mut response: Response,
     max: usize,
@@ -365,12 +366,12 @@ pub(crate) async fn read_large_body(
     Ok(Body { bytes, is_complete: true, _memory: Some(reserved) })
 }
 
-/// A content type without its parameters.
+/// Returns a content type without its parameters.
 pub(crate) fn media_type(content_type: &str) -> &str {
     content_type.split(';').next().unwrap_or_default().trim()
 }
 
-/// Whether what has this type is text. What has none is read, and refused if it turns out to be none.
+/// Whether this media type is text. A body without a type is read, and refused if it is not text.
 fn is_text(media_type: &str) -> bool {
     let media_type = media_type.to_ascii_lowercase();
     let Some((kind, of)) = media_type.split_once('/') else { return media_type.is_empty() };
@@ -382,7 +383,7 @@ fn is_text(media_type: &str) -> bool {
         || (kind == "application" && text.contains(&of))
 }
 
-/// An error with its causes, which alone tell what happened on a connection.
+/// Formats an error with its causes, because only these say what happened on a connection.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

@@ -11,7 +11,7 @@ fn limits() -> FetchLimits {
     FetchLimits { total_timeout: Duration::from_secs(10), ..FetchLimits::default() }
 }
 
-/// Fetches with these names, where `allowed` may be reached.
+/// Fetches with this resolver; `allowed` may be reached.
 async fn fetch_with(
     names: Arc<FakeResolver>,
     allowed: &str,
@@ -23,7 +23,7 @@ async fn fetch_with(
     with_deadline(web.fetch(target)).await.map_err(|error| error.to_string())
 }
 
-/// Fetches where all of 127.0.0.1 may be reached.
+/// Fetches with all of 127.0.0.1 allowed.
 async fn fetch(limits: FetchLimits, url: &str) -> Result<Page, String> {
     fetch_with(Arc::default(), "127.0.0.1", limits, url).await
 }
@@ -63,7 +63,7 @@ async fn an_error_of_the_server_is_a_page_too() {
     assert_eq!(fetch(limits(), &server.url()).await.unwrap().status.as_u16(), 404);
 }
 
-/// Ways to name an address that is not public. Nothing listens there; none is connected to.
+/// Different spellings of addresses that are not public. Nothing listens there; none is connected to.
 #[tokio::test]
 async fn no_form_of_a_special_address_is_connected_to() {
     let server = TestServer::responding(html("secret")).await;
@@ -220,7 +220,7 @@ fn http_response(location: &str) -> Response {
     Response::from(response.body(String::new()).unwrap())
 }
 
-/// Between the check and the connection a name is not asked for again.
+/// A name is not resolved again between the check and the connection.
 #[tokio::test]
 async fn what_was_checked_is_what_is_connected_to() {
     let outside = TestServer::start_at("127.0.0.1:0", |request| {
@@ -253,7 +253,7 @@ async fn what_was_checked_is_what_is_connected_to() {
     assert_eq!((names.lookups(), inside.connections()), (2, 0));
 }
 
-/// The name is in the open in the first message of TLS (RFC 6066).
+/// The name is sent in plain text in the first message of TLS (RFC 6066).
 #[tokio::test]
 async fn a_secure_server_is_asked_for_by_its_name() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -296,7 +296,7 @@ async fn a_name_without_addresses_says_so() {
     check(&fetch_with(names, "", limits(), "http://other.example/").await, "no such name");
 }
 
-/// Where the variables of a proxy are set, the test above still passes: the proxy does not exist.
+/// With proxy variables set, the test above still passes: the proxy does not exist.
 #[test]
 fn proxies_are_ignored() {
     let mut child = Command::new(std::env::current_exe().unwrap());
@@ -353,7 +353,7 @@ async fn a_server_that_drips_is_given_up() {
 
 #[tokio::test]
 async fn a_server_that_accepts_nobody_is_given_up() {
-    // Nothing reads from this queue of connections, and it is full: a further one is not accepted.
+    // Nothing accepts from this queue of connections, and it is full, so that a further one is not accepted.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(1).unwrap();
@@ -367,7 +367,7 @@ async fn a_server_that_accepts_nobody_is_given_up() {
     check(&result, "did not accept a connection within 0.3 s");
 }
 
-/// Whoever cancels a fetch leaves no connection behind.
+/// Cancelling a fetch closes its connection.
 #[tokio::test]
 async fn a_fetch_that_is_cancelled_lets_go_of_the_server() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -428,7 +428,7 @@ async fn a_server_that_lies_or_crashes_is_told() {
             "{acts:?}: {result:?}"
         );
     }
-    // More than was said is not read.
+    // More than the declared length is not read.
     let server = TestServer::responding(format!("{head}Content-Length: 3\r\n\r\nabcdef")).await;
     assert_eq!(fetch(limits(), &server.url()).await.unwrap().body.bytes, b"abc");
 }
@@ -468,7 +468,7 @@ async fn a_page_that_comes_slowly_holds_the_memory_of_what_has_come() {
         }
     })
     .await;
-    // Of its length nothing is known, and most of the share is free.
+    // Its length is unknown, and most of the share is free.
     assert!(memory.reserve(MemoryUse::Tools, 40 << 20).now_or_never().is_some());
     fetching.abort();
 }

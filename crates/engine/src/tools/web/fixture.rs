@@ -1,4 +1,4 @@
-//! Servers that behave as they are told, and names that lead where they are told.
+//! Test servers with scripted behavior, and a scripted resolver.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -15,20 +15,20 @@ use tokio::task::JoinHandle;
 use super::client::Resolver;
 use crate::dns::DnsError;
 
-/// What a server does on a connection, after it has read the head of a request.
+/// An action of a server on a connection, after it has read the head of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum ServerAction {
-    /// Sends this.
+    /// Sends these bytes.
     Send(Vec<u8>),
-    /// Sends this again and again, after each pause.
+    /// Sends these bytes repeatedly, after each pause.
     Repeat(Vec<u8>, Duration),
     /// Does nothing any more.
     Hang,
-    /// Breaks the connection off, with a reset.
+    /// Resets the connection.
     Reset,
 }
 
-/// A server on loopback. It ends with its value.
+/// A server on loopback, which stops when it is dropped.
 pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -37,17 +37,17 @@ pub(crate) struct TestServer {
 }
 
 impl TestServer {
-    /// A server at a free port of 127.0.0.1 that does this for each request.
+    /// Starts a server at a free port of 127.0.0.1 that performs these actions for each request.
     pub(crate) async fn start(acts: Vec<ServerAction>) -> Self {
         Self::start_at("127.0.0.1:0", move |_| acts.clone()).await
     }
 
-    /// A server that answers with these bytes, and closes the connection.
+    /// Starts a server that responds with these bytes and closes the connection.
     pub(crate) async fn responding(answer: impl Into<Vec<u8>>) -> Self {
         Self::start(vec![ServerAction::Send(answer.into())]).await
     }
 
-    /// A server at an address, which does what it is told for the head of each request.
+    /// Starts a server at an address, whose actions depend on the head of each request.
     pub(crate) async fn start_at(
         address: &str,
         act: impl Fn(&str) -> Vec<ServerAction> + Send + Sync + 'static,
@@ -63,7 +63,7 @@ impl TestServer {
                 counted.fetch_add(1, Ordering::SeqCst);
                 let (act, read) = (Arc::clone(&act), Arc::clone(&read));
                 tasks.spawn(async move {
-                    // What the other side does is not this one's to judge.
+                    // Errors caused by the client do not matter here.
                     let _ = serve(stream, &*act, &read).await;
                 });
             }
@@ -75,12 +75,12 @@ impl TestServer {
         format!("http://{}/", self.address)
     }
 
-    /// How often it was connected to.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// The requests so far; of each what was read at once: the head, and a short body.
+    /// Returns what was read at once of each request so far: the head, and a short body.
     pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.lock().unwrap().clone()
     }
@@ -129,7 +129,7 @@ fn is_complete_request(request: &[u8]) -> bool {
     body.len() >= length.map_or(0, |length| length.parse().unwrap())
 }
 
-/// An answer with a status line such as `200 OK`, a content type and a body.
+/// Returns a response with a status line such as `200 OK`, a content type and a body.
 pub(crate) fn http_answer(status: &str, content_type: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let head = format!(
@@ -139,13 +139,13 @@ pub(crate) fn http_answer(status: &str, content_type: &str, body: impl AsRef<[u8
     [head.as_bytes(), body].concat()
 }
 
-/// An answer that sends the client elsewhere.
+/// Returns a redirect.
 pub(crate) fn redirect_answer(status: &str, location: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nLocation: {location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
         .into()
 }
 
-/// Names, each with its answers in their order; the last one stays.
+/// Names with their answers in order; the last one is repeated.
 #[derive(Default)]
 pub(crate) struct FakeResolver {
     answers: Mutex<HashMap<String, VecDeque<Vec<SocketAddr>>>>,
@@ -153,7 +153,7 @@ pub(crate) struct FakeResolver {
 }
 
 impl FakeResolver {
-    /// Has a name resolve to these, one answer after the other. Port 0 stands for the one that is asked for.
+    /// Adds a name that resolves to these answers, one after the other. Port 0 stands for the requested port.
     pub(crate) fn with_name(self, name: &str, answers: &[&[&str]]) -> Self {
         let parse = |address: &&str| SocketAddr::new(address.parse().unwrap(), 0);
         let answers = answers.iter().map(|answer| answer.iter().map(parse).collect()).collect();
@@ -161,7 +161,7 @@ impl FakeResolver {
         self
     }
 
-    /// How often it was asked.
+    /// Returns the number of lookups so far.
     pub(crate) fn lookups(&self) -> usize {
         self.lookups.load(Ordering::SeqCst)
     }

@@ -1,7 +1,7 @@
-//! The readable text of a page of HTML, as Markdown.
+//! Converts an HTML page to readable Markdown.
 //!
-//! It is made of the page's tokens, which a tokenizer finds as the HTML standard says, and not of a tree: nesting
-//! costs no stack, and the work grows with the page and not with its square, whatever the page is.
+//! It works on the tokens of the HTML standard's tokenizer, not on a tree: nesting costs no stack, and the work
+//! grows linearly with the page, whatever the page contains.
 
 use std::convert::Infallible;
 
@@ -11,25 +11,25 @@ use reqwest::Url;
 
 use super::markdown::MarkdownWriter;
 
-/// The longest title, in characters.
+/// The maximum length of a title, in characters.
 const MAX_TITLE_CHARS: usize = 300;
-/// The longest address of a link that is shown, in bytes.
+/// The maximum length of a link's address that is shown, in bytes.
 const MAX_LINK_URL_BYTES: usize = 500;
-/// How much text a link may have, in bytes: one that nobody closes does not swallow the page.
+/// The maximum length of a link's text, in bytes, so that an unclosed link does not swallow the page.
 const MAX_LINK_TEXT_BYTES: usize = 1_000;
-/// How deep lists are followed.
+/// The maximum depth of nested lists that is tracked.
 const MAX_LIST_DEPTH: usize = 100;
 
-/// What was read of a page.
+/// The text of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Document {
-    /// Its title; empty if it has none.
+    /// The title; empty if there is none.
     pub(crate) title: String,
-    /// Its text, as Markdown.
+    /// The text, as Markdown.
     pub(crate) text: String,
 }
 
-/// Reads a page. `url` is where it was; `max` is about how many bytes of text are made at most.
+/// Converts a page. `url` is the page's own address; `max` is the approximate limit of the text, in bytes.
 pub(crate) fn read_html(html: &str, url: &Url, max: usize) -> Document {
     let mut reader = HtmlReader::new(url, max);
     let callback = |event: CallbackEvent<'_>, _: Span<()>| -> Option<Infallible> {
@@ -45,7 +45,7 @@ pub(crate) fn read_html(html: &str, url: &Url, max: usize) -> Document {
     Document { title, text: reader.out.finish() }
 }
 
-/// A start tag, as far as it matters here.
+/// The relevant parts of a start tag.
 #[derive(Debug, Default)]
 struct Tag {
     name: String,
@@ -68,7 +68,7 @@ enum Attribute {
 #[derive(Debug)]
 struct Link {
     url: String,
-    /// How much text it has so far, in bytes.
+    /// The length of the link's text so far, in bytes.
     text_bytes: usize,
 }
 
@@ -77,12 +77,12 @@ struct HtmlReader {
     title: String,
     in_title: bool,
     page_url: Url,
-    /// What its links are relative to.
+    /// The base URL of relative links.
     base_url: Url,
     tag: Tag,
-    /// What is left out, and how often it was opened within itself.
+    /// The element being skipped, and its nesting depth within itself.
     skipped: Option<(String, usize)>,
-    /// The lists that are open: the number of the next item of each, none where items have none.
+    /// The open lists: the number of the next item for ordered lists, `None` for others.
     lists: Vec<Option<u64>>,
     link: Option<Link>,
     in_pre: bool,
@@ -269,7 +269,7 @@ impl HtmlReader {
         }
     }
 
-    /// In a link a break is a space: its text is one line.
+    /// Breaks the line. In a link a break becomes a space, because the link's text is one line.
     fn break_line(&mut self, lines: usize) {
         match (lines, &self.link) {
             (0, _) => {}
@@ -350,7 +350,7 @@ impl HtmlReader {
     }
 }
 
-/// How many line breaks stand around an element.
+/// Returns the number of line breaks around an element.
 fn line_breaks_around(name: &str) -> usize {
     match name {
         "p" | "table" | "figure" | "dl" | "details" | "article" | "section" | "fieldset" | "main" => 2,
@@ -371,7 +371,7 @@ fn same_page(url: &Url, page: &Url) -> bool {
     whole(url) == whole(page)
 }
 
-/// What the tokenizer found. It is a part of a string, but may be cut within a character.
+/// Decodes a token. It is a part of a string, but may be cut within a character.
 fn decode_lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

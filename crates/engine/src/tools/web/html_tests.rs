@@ -76,7 +76,7 @@ fn control_characters_do_not_come_through() {
     assert_eq!(read("<title>a\u{1b}b\nc</title>").title, "ab c");
 }
 
-/// Each of these overflows the stack of a converter that works on trees, or makes it work for minutes, or fills its
+/// Each of these overflows the stack of a converter that works on trees, keeps it busy for minutes, or fills its
 /// memory.
 #[test]
 fn hostile_pages_are_read_in_time_and_within_bounds() {

@@ -1,9 +1,9 @@
-//! Which addresses lie on the public internet, and which the registries keep for something else.
+//! The IP ranges that are not on the public internet, with their purposes.
 //!
 //! Sources: IANA's IPv4 and IPv6 Special-Purpose Address Registries, its registries of multicast addresses and of
-//! global unicast IPv6 allocations (all of them in `2000::/3`), and the clouds' documentation for the addresses of
-//! their metadata services. Every range of the special-purpose registries counts as not public, also the few that
-//! are reachable: no page is served there.
+//! global unicast IPv6 allocations (all of them in `2000::/3`), and the cloud vendors' documentation of the
+//! addresses of their metadata services. Every range of the special-purpose registries counts as not public, even
+//! the few that are globally reachable: no page is served there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,23 +15,23 @@ pub(super) struct CidrBlock {
 }
 
 impl CidrBlock {
-    /// A block; none if the prefix is too long, or if the address has bits beyond it.
+    /// Creates a block; `None` if the prefix is too long, or if the address has bits beyond it.
     pub(super) fn new(network: IpAddr, prefix: u8) -> Option<Self> {
         let block = Self { network, prefix };
         (prefix <= width(network) && bits(network) & !block.mask() == 0).then_some(block)
     }
 
-    /// The block of one address.
+    /// Returns the block that contains only this address.
     pub(super) const fn single(address: IpAddr) -> Self {
         Self { network: address, prefix: width(address) }
     }
 
-    /// Whether an address is in it. An IPv4 address is never in a block of IPv6, nor the other way round.
+    /// Whether an address is in the block. An IPv4 address is never in an IPv6 block, nor the other way round.
     pub(super) fn contains(self, address: IpAddr) -> bool {
         self.network.is_ipv4() == address.is_ipv4() && bits(address) & self.mask() == bits(self.network)
     }
 
-    /// The bits that all its addresses share.
+    /// Returns the mask of the bits that all addresses of the block share.
     fn mask(self) -> u128 {
         let free = u32::from(width(self.network).saturating_sub(self.prefix));
         u128::MAX.checked_shl(free).unwrap_or(0)
@@ -61,9 +61,10 @@ const fn v6(start: [u16; 4], prefix: u8) -> CidrBlock {
     CidrBlock { network: IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0)), prefix }
 }
 
-/// What is not public of IPv4, and what it is for. The first that fits gives the reason.
+/// The IPv4 ranges that are not public, with their purposes. The first match gives the reason.
 const SPECIAL_V4: &[(CidrBlock, &str)] = &[
-    // Metadata services: of most clouds, of Alibaba, of Oracle, of Azure. Only Azure's is not special anyway.
+    // Metadata services: of most clouds, of Alibaba, of Oracle, of Azure. Only Azure's is otherwise a public
+    // address.
     (v4(169, 254, 169, 254, 32), "a cloud's metadata service"),
     (v4(100, 100, 100, 200, 32), "a cloud's metadata service"),
     (v4(192, 0, 0, 192, 32), "a cloud's metadata service"),
@@ -89,7 +90,7 @@ const SPECIAL_V4: &[(CidrBlock, &str)] = &[
     (v4(240, 0, 0, 0, 4), "reserved"),                      // RFC 1112
 ];
 
-/// What is not public of the global unicast addresses of IPv6.
+/// The ranges of IPv6 global unicast addresses that are not public.
 const SPECIAL_GLOBAL_V6: &[(CidrBlock, &str)] = &[
     // Teredo, benchmarks, multicast relays, AS112, ORCHID and drones' tags among them: RFC 2928.
     (v6([0x2001, 0, 0, 0], 23), "protocol assignments (Teredo, ORCHID and others)"),
@@ -99,10 +100,10 @@ const SPECIAL_GLOBAL_V6: &[(CidrBlock, &str)] = &[
     (v6([0x3fff, 0, 0, 0], 20), "documentation"),     // RFC 9637
 ];
 
-/// What global unicast addresses are allocated from.
+/// The range from which global unicast addresses are allocated.
 const GLOBAL_V6: CidrBlock = v6([0x2000, 0, 0, 0], 3);
 
-/// The names of what is outside of it; what has none is reserved.
+/// Names of ranges outside it; a range without a name is reserved.
 const NOT_GLOBAL_V6: &[(CidrBlock, &str)] = &[
     (CidrBlock::single(IpAddr::V6(Ipv6Addr::UNSPECIFIED)), "this host"),
     (CidrBlock::single(IpAddr::V6(Ipv6Addr::LOCALHOST)), "loopback"),
@@ -119,8 +120,8 @@ const NOT_GLOBAL_V6: &[(CidrBlock, &str)] = &[
 /// The well-known prefix of NAT64 (RFC 6052): a translator connects to the IPv4 address in the last 32 bits.
 const NAT64: CidrBlock = v6([0x64, 0xff9b, 0, 0], 96);
 
-/// What an address is for, if it is not on the public internet. An IPv6 address that stands for one of IPv4 is
-/// judged as that.
+/// Returns the purpose of an address that is not on the public internet. An IPv6 address that stands for an IPv4
+/// address is judged as the latter.
 pub(crate) fn special_purpose(address: IpAddr) -> Option<&'static str> {
     let address = canonical_address(address);
     let named = |blocks: &[(CidrBlock, &'static str)]| {
@@ -133,7 +134,7 @@ pub(crate) fn special_purpose(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for, mapped or behind a NAT64; else the address itself.
+/// Returns the IPv4 address that an IPv6 address stands for, mapped or behind NAT64; else the address itself.
 pub(super) fn canonical_address(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     if !NAT64.contains(address) {

@@ -1,5 +1,5 @@
-//! The table against a second formulation: the ranges' first and last addresses, as numbers, and the standard
-//! library's own predicates.
+//! Checks the table against a second formulation: the first and last addresses of the ranges, as numbers, and the
+//! standard library's own predicates.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// First and last of each range of IPv4 that is not public.
+/// The first and last address of each IPv4 range that is not public.
 const RANGES_V4: &[(&str, &str)] = &[
     ("0.0.0.0", "0.255.255.255"),
     ("10.0.0.0", "10.255.255.255"),
@@ -29,7 +29,7 @@ const RANGES_V4: &[(&str, &str)] = &[
     ("224.0.0.0", "255.255.255.255"),
 ];
 
-/// First and last of each range of IPv6 that may be public, before those inside that are not.
+/// The first and last address of the IPv6 range that may be public, apart from the exceptions within it.
 const PUBLIC_V6: (&str, &str) = ("2000::", "3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff");
 const SPECIAL_RANGES_V6: &[(&str, &str)] = &[
     ("2001::", "2001:1ff:ffff:ffff:ffff:ffff:ffff:ffff"),
@@ -64,7 +64,7 @@ fn is_public(address: &str) -> bool {
     special_purpose(address.parse().unwrap()).is_none()
 }
 
-/// Addresses at random, and such as are near the ends of ranges.
+/// Random addresses, and addresses near the ends of ranges.
 fn any_v4() -> impl Strategy<Value = Ipv4Addr> {
     let ends = RANGES_V4.iter().flat_map(|(first, last)| [*first, *last]).collect::<Vec<_>>();
     let near_end = (proptest::sample::select(ends), -2i32..=2).prop_map(|(end, step)| {

@@ -1,24 +1,25 @@
-//! Writes Markdown, piece by piece, within a bound.
+//! An incremental Markdown writer with a size limit.
 
-/// How deep lists and quotes are shown; what is deeper looks like that depth.
+/// The maximum depth of lists and quotes as shown; deeper ones look the same.
 const MAX_DEPTH: usize = 8;
 
-/// Text that grows. Breaks and spaces wait until something follows them, so none stands at an end.
+/// Markdown text being written. Breaks and spaces are held back until something follows them, so none is left at
+/// the end.
 #[derive(Debug)]
 pub(super) struct MarkdownWriter {
     text: String,
     max_bytes: usize,
-    /// How many line breaks come before what follows.
+    /// The number of line breaks before the next output.
     pending_breaks: usize,
     pending_space: bool,
-    /// What follows stays in the line that was begun for it.
+    /// Whether the next output stays on the line of a marker.
     after_marker: bool,
     quote_depth: usize,
     indent_depth: usize,
 }
 
 impl MarkdownWriter {
-    /// An empty text that holds at most about `max` bytes.
+    /// Creates an empty text with a limit of about `max` bytes.
     pub(super) fn new(max: usize) -> Self {
         Self {
             text: String::new(),
@@ -31,12 +32,12 @@ impl MarkdownWriter {
         }
     }
 
-    /// Whether nothing more goes in.
+    /// Whether the limit is reached.
     pub(super) fn is_full(&self) -> bool {
         self.text.len() >= self.max_bytes
     }
 
-    /// Has what follows begin a line, after an empty one if `lines` is 2.
+    /// Begins a new line before the next output, after an empty one if `lines` is 2.
     pub(super) fn break_line(&mut self, lines: usize) {
         if self.after_marker {
             return;
@@ -45,25 +46,25 @@ impl MarkdownWriter {
         self.pending_space = false;
     }
 
-    /// Adds the sign of what follows, such as a heading's, and keeps that in the sign's line.
+    /// Adds a marker, such as a heading's, and keeps the next output on its line.
     pub(super) fn push_marker(&mut self, sign: &str) {
         self.push_token(sign);
         self.pending_space = true;
         self.after_marker = true;
     }
 
-    /// Ends what was led, if nothing followed.
+    /// Ends a marker's line if nothing followed.
     pub(super) fn end_marker(&mut self) {
         self.after_marker = false;
     }
 
-    /// Goes on in the line so far.
+    /// Continues on the current line.
     pub(super) fn continue_line(&mut self) {
         self.pending_breaks = 0;
         self.pending_space = true;
     }
 
-    /// Adds running text: white space of any length is one space.
+    /// Adds running text, in which each run of white space becomes one space.
     pub(super) fn push_text(&mut self, text: &str) {
         for (at, word) in text.split(is_html_space).enumerate() {
             self.pending_space |= at > 0;
@@ -73,7 +74,7 @@ impl MarkdownWriter {
         }
     }
 
-    /// Adds text as it is, line by line.
+    /// Adds text verbatim, line by line.
     pub(super) fn push_verbatim(&mut self, text: &str) {
         for (at, line) in text.split('\n').enumerate() {
             if at > 0 {
@@ -85,7 +86,7 @@ impl MarkdownWriter {
         }
     }
 
-    /// Adds something that is not broken. Control characters are left out.
+    /// Adds an unbreakable token. Control characters are removed.
     pub(super) fn push_token(&mut self, sign: &str) {
         let mut shown =
             sign.chars().filter(|character| !character.is_control() || *character == '\t').peekable();
@@ -96,29 +97,29 @@ impl MarkdownWriter {
         self.text.extend(shown);
     }
 
-    /// Adds something that ends what stands before it, with no space between.
+    /// Adds a closing token without a space before it.
     pub(super) fn push_closing(&mut self, sign: &str) {
         let space = std::mem::take(&mut self.pending_space);
         self.push_token(sign);
         self.pending_space |= space;
     }
 
-    /// Adds a space, if something follows in the same line.
+    /// Adds a space if something follows on the same line.
     pub(super) fn push_space(&mut self) {
         self.pending_space = true;
     }
 
-    /// Goes into a quote, or out of one.
+    /// Enters or leaves a quote.
     pub(super) fn quote(&mut self, enters: bool) {
         self.quote_depth = if enters { self.quote_depth + 1 } else { self.quote_depth.saturating_sub(1) };
     }
 
-    /// How deep in lists what follows is.
+    /// Sets the list depth of the following output.
     pub(super) fn set_indent(&mut self, depth: usize) {
         self.indent_depth = depth;
     }
 
-    /// The text.
+    /// Returns the text.
     pub(super) fn finish(self) -> String {
         self.text
     }
@@ -139,7 +140,7 @@ impl MarkdownWriter {
     }
 }
 
-/// The white space of HTML; others, such as one that does not break, is text.
+/// Whether this is white space in HTML; other spaces, such as non-breaking ones, are text.
 fn is_html_space(character: char) -> bool {
     matches!(character, ' ' | '\t' | '\n' | '\r' | '\u{c}')
 }

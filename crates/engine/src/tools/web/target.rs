@@ -1,16 +1,16 @@
-//! What may be asked for: an address as the `url` crate reads it, which is the form that browsers use.
+//! The addresses that may be fetched, as parsed by the `url` crate, which reads them as browsers do.
 
 use std::net::IpAddr;
 
 use reqwest::Url;
 use url::Host;
 
-/// The longest address, in bytes. Servers need not take longer ones than 8000 (RFC 9110, section 4.1); no link that
-/// a person could judge is near that.
+/// The maximum length of an address, in bytes. Servers need not accept more than 8000 (RFC 9110, section 4.1); no
+/// link that a person could judge comes near that.
 const MAX_URL_BYTES: usize = 2_048;
 
-/// The ports that no browser fetches from: those of mail, of terminals, of name services and the like, where a
-/// request could be taken for something else. Source: the Fetch standard, section "Port blocking".
+/// The ports that no browser fetches from: those of mail, terminals, name services and the like, where a request
+/// could be mistaken for something else. Source: the Fetch standard, section "Port blocking".
 const BAD_PORTS: &[u16] = &[
     0, 1, 7, 9, 11, 13, 15, 17, 19, 20, 21, 22, 23, 25, 37, 42, 43, 53, 69, 77, 79, 87, 95, 101, 102, 103,
     104, 109, 110, 111, 113, 115, 117, 119, 123, 135, 137, 139, 143, 161, 179, 389, 427, 465, 512, 513, 514,
@@ -18,48 +18,48 @@ const BAD_PORTS: &[u16] = &[
     2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566, 6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080,
 ];
 
-/// Why an address is not asked.
+/// Why an address is not fetched.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TargetError {
     /// It is too long.
     #[error("the address is longer than {MAX_URL_BYTES} bytes")]
     TooLong,
-    /// It is no address.
+    /// It is not an address.
     #[error("this is no web address ({0}): give a whole one, such as `https://example.org/page`")]
     Malformed(String),
-    /// It is of another kind.
+    /// Its scheme is neither `http` nor `https`.
     #[error("`{0}:` addresses are not fetched: only `http:` and `https:` ones are")]
     Scheme(String),
-    /// It has a user or a password.
+    /// It has a user name or a password.
     #[error("the address has a user name or a password before an `@`: leave them out")]
     UserInfo,
-    /// Its port is one that no browser would use.
+    /// Browsers block its port.
     #[error("port {0} is not one of the web: no browser would fetch from it")]
     Port(u16),
 }
 
-/// An address that may be asked if where it leads is public.
+/// An address that may be fetched if it leads to a public server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target(Url);
 
-/// Who serves it.
+/// The host of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TargetHost<'a> {
     /// A name, to be resolved.
     Name(&'a str),
-    /// An address.
+    /// An IP address.
     Address(IpAddr),
 }
 
 impl Target {
-    /// Reads an address.
+    /// Parses an address.
     pub(crate) fn parse(text: &str) -> Result<Self, TargetError> {
         let text = text.trim_matches(' ');
         validate_text(text)?;
         Self::from_url(Url::parse(text).map_err(|error| TargetError::Malformed(error.to_string()))?)
     }
 
-    /// Where a link or a redirect of this address leads.
+    /// Resolves a link or a redirect relative to this address.
     pub(crate) fn join(&self, link: &str) -> Result<Self, TargetError> {
         validate_text(link)?;
         Self::from_url(self.0.join(link).map_err(|error| TargetError::Malformed(error.to_string()))?)
@@ -83,34 +83,34 @@ impl Target {
         Ok(target)
     }
 
-    /// The address in the form in which it is asked for: a name in ASCII, an IP address in its usual form.
+    /// Returns the normalized address: a name in ASCII, an IP address in its usual form.
     pub(crate) const fn url(&self) -> &Url {
         &self.0
     }
 
-    /// Who serves it.
+    /// Returns the host.
     pub(super) fn host(&self) -> TargetHost<'_> {
         match self.0.host() {
             Some(Host::Domain(name)) => TargetHost::Name(name),
             Some(Host::Ipv4(address)) => TargetHost::Address(address.into()),
             Some(Host::Ipv6(address)) => TargetHost::Address(address.into()),
-            // An address of the web has a host; this name never resolves (RFC 6761).
+            // A web address has a host; this name never resolves (RFC 6761).
             None => TargetHost::Name("invalid"),
         }
     }
 
-    /// At which port.
+    /// Returns the port.
     pub(super) fn port(&self) -> u16 {
         self.0.port_or_known_default().unwrap_or(0)
     }
 
-    /// Whether it is asked for in a way that nobody between can read or change.
+    /// Whether the connection is encrypted, so that nobody in between can read or change the page.
     pub(super) fn is_secure(&self) -> bool {
         self.0.scheme() == "https"
     }
 }
 
-/// Refuses what `url` would drop in silence, so that a person reads what is asked for.
+/// Rejects what the `url` crate would drop silently, so that a person reads what is fetched.
 fn validate_text(text: &str) -> Result<(), TargetError> {
     if text.len() > MAX_URL_BYTES {
         return Err(TargetError::TooLong);
@@ -121,7 +121,7 @@ fn validate_text(text: &str) -> Result<(), TargetError> {
     Ok(())
 }
 
-/// A host name in the form that an address has it: in lower case and ASCII, without a dot at its end.
+/// Returns a host name in the form that addresses have: lower case, ASCII, without a trailing dot.
 pub(super) fn normalize_host(text: &str) -> Option<String> {
     match Host::parse(text).ok()? {
         Host::Domain(name) if !name.contains('*') => Some(name.trim_end_matches('.').to_owned()),

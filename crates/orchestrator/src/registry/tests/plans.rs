@@ -1,4 +1,4 @@
-//! Lesson 12: no query of a listing, of the ledger or of a figure reads more than it answers.
+//! Lesson 12: no query of a listing, of the audit log or of a figure reads more than it answers.
 
 use pretty_assertions::assert_eq;
 use sqlx::Row as _;

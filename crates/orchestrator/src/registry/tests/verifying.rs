@@ -1,4 +1,4 @@
-//! A ledger that is not as it was written is found out, wherever it was changed.
+//! A audit log that is not as it was written is found out, wherever it was changed.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What the strict server answers.
+//! The endpoints of the mock authorization server.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -38,7 +38,7 @@ pub(super) async fn resource(
     (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)]).into_response()
 }
 
-/// Speaks the protocol as a server of the revision of 2025-06-18 with one tool.
+/// Responds like an MCP server of the revision of 2025-06-18 with one tool.
 fn mcp_response(body: &[u8]) -> Response {
     let message: Value = serde_json::from_slice(body).unwrap_or_default();
     let result = match message["method"].as_str() {
@@ -53,7 +53,8 @@ fn mcp_response(body: &[u8]) -> Response {
     axum::Json(json!({"jsonrpc": "2.0", "id": message["id"], "result": result})).into_response()
 }
 
-/// Where an impostor publishes metadata in the authorization server's name, with a token endpoint of its own.
+/// The path at which an impostor publishes metadata in the authorization server's name, with its own token
+/// endpoint.
 pub(in super::super) const IMPOSTOR_METADATA_PATH: &str = "/elsewhere/.well-known/y";
 
 pub(super) async fn metadata(State(strict): State<MockAuthServer>, method: Method, uri: Uri) -> Response {
