@@ -280,7 +280,7 @@ impl Chat {
         Ok(end)
     }
 
-    /// Returns the events since the newest one seen; `None` if the connection was lost before the task existed.
+    /// Returns the events since the newest one seen; `None` if the engine has no such task.
     async fn unseen_events(&mut self) -> Result<Option<Events>, ClientError> {
         let rest = match self.engine.replay(&self.task, self.last_ts).await {
             Err(ClientError::Refused { code: ErrorCode::TaskNotFound, .. }) => return Ok(None),
