@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 
-use rustix::process::{Pid, PidfdFlags, getsid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::engine_host::EngineInstance;
 
@@ -26,13 +26,22 @@ fn inspect(pid: Pid, deployment_id: &str) -> Option<EngineInstance> {
         .find_map(|variable| std::str::from_utf8(variable.strip_prefix(b"ENGINE_PORT=")?).ok()?.parse().ok());
     // The number may have changed hands before the handle was had.
     let still = engine_id_of(pid, deployment_id).as_ref() == Some(&engine_id);
-    (still && getsid(Some(pid)) == Ok(pid)).then(|| EngineInstance {
+    (still && leads_session(pid)).then(|| EngineInstance {
         engine_id,
         instance: pid.to_string(),
         port,
         is_alive: true,
         pidfd: Some(handle),
     })
+}
+
+/// Read from `/proc`, since `getsid` of `rustix` panics at a session that begins outside the PID namespace, whose id is 0:
+/// that of an engine that has not begun its own yet.
+fn leads_session(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name of the program ends at the last parenthesis; state, parent, process group and session follow.
+    let session = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(3));
+    session.and_then(|session| session.parse().ok()) == Some(pid.as_raw_nonzero().get())
 }
 
 /// The command line of a zombie is empty.

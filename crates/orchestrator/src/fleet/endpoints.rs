@@ -1,4 +1,4 @@
-//! What callers can ask: each function is one endpoint.
+//! The operations of the products' API on engines: one function per endpoint.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use super::{Fleet, FleetError};
 use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineOwner, EngineRow, Page, Product};
 
-/// The page size of a listing that asks for none.
+/// The page size of a listing that specifies none.
 pub(super) const DEFAULT_PAGE_SIZE: i64 = 100;
 
-/// Why a product changed something, as the ledger has it.
+/// The reason that the audit log records for a change requested by the product.
 const REQUESTED_REASON: &str = "requested";
 
-/// Where a running engine is reached, and its key.
+/// The address and the key of a running engine.
 pub(crate) struct EngineEndpoint {
     pub(crate) engine_id: EngineId,
     pub(crate) port: u16,
@@ -31,7 +31,7 @@ pub(crate) struct EngineEndpoint {
 }
 
 impl Fleet {
-    /// Admits a user: hands out their engine, provisioning or waking it if `ask` says so.
+    /// Admits a user: returns the endpoint of their engine, after provisioning or waking it if `ask` allows that.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         product: &Product,
@@ -48,7 +48,7 @@ impl Fleet {
         if fault_injection::active(Mutation::AskTwice) {
             self.registry.admit_view(&seat).await?;
         }
-        // Most admits end here: with one read, and no timer.
+        // The common case: one read and no timer.
         if let Some(standing) = self.registry.admit_view(&seat).await?
             && decide(Some(standing.view()), trigger) == Decision::Pass
             && self.note_activity(trigger, standing.engine_id, &seat)
@@ -84,7 +84,7 @@ impl Fleet {
         Ok(ProvisionedEngine { engine_id, user_id: seat.user_id, status, url, api_key })
     }
 
-    /// One engine with its key.
+    /// Returns one engine with its key.
     pub(crate) async fn engine(
         self: &Arc<Self>,
         product: &Product,
@@ -96,7 +96,7 @@ impl Fleet {
         self.engine_record(into_engine_row(self.execute(&job).await?)?)
     }
 
-    /// A page of the product's engines, without their keys.
+    /// Returns a page of the product's engines, without their keys.
     pub(crate) async fn engines(
         &self,
         product: &Product,
@@ -111,7 +111,7 @@ impl Fleet {
         Ok(EngineList { engines: rows.into_iter().map(|row| self.summary(row)).collect(), total })
     }
 
-    /// Starts an engine at rest.
+    /// Starts an idle engine.
     pub(crate) async fn start(
         self: &Arc<Self>,
         product: &Product,
@@ -133,7 +133,7 @@ impl Fleet {
         Ok(StoppedEngine { status: EngineStatus::Stopped })
     }
 
-    /// Gives a running engine another key. The old one is invalid from then on.
+    /// Replaces the key of a running engine. The old key is invalid immediately.
     pub(crate) async fn rotate(
         self: &Arc<Self>,
         product: &Product,
@@ -144,7 +144,7 @@ impl Fleet {
         Ok(RotatedKey { new_api_key: self.engine_key(&row)? })
     }
 
-    /// Where a running engine is reached. Counts as activity.
+    /// Returns the endpoint of a running engine. Counts as activity.
     pub(crate) async fn resolve_endpoint(
         self: &Arc<Self>,
         product: &Product,
@@ -156,12 +156,12 @@ impl Fleet {
         Ok(EngineEndpoint { engine_id: row.engine_id, port, key: self.engine_key(&row)? })
     }
 
-    /// The address of an engine that runs. It has one: a port is given away only while the engine rests.
+    /// The URL of a running engine. It always has a port, which is released only while the engine does not run.
     fn engine_url(&self, row: &EngineRow) -> Result<String, FleetError> {
         row.port.map(|port| self.url(port)).ok_or(FleetError::EngineNotRunning)
     }
 
-    /// Destroys an engine, whatever its state.
+    /// Destroys an engine in any state.
     pub(crate) async fn destroy(
         self: &Arc<Self>,
         product: &Product,

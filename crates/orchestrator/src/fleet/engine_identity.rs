@@ -1,6 +1,6 @@
-//! Whether what answers on an engine's port is that engine: by a proof that it has the key, and only where it gives none, as
-//! engines of earlier versions do, by sending it the key. One that must be able to give a proof is
-//! sent none.
+//! Verifies that the process on an engine's port is that engine. The process has to prove that it holds the
+//! engine's key; only if it gives no proof, as engines of earlier versions do, is the key sent to it. An engine
+//! that must be able to give a proof is never sent the key.
 
 use contract::EngineKey;
 
@@ -9,13 +9,13 @@ use crate::backend::{KeyProof, ProbeError};
 use crate::fault_injection::{self, Mutation};
 
 impl Fleet {
-    /// Makes sure that what answers on `port` is the engine of `key`.
+    /// Verifies that the process on `port` is the engine that holds `key`.
     pub(super) async fn verify_identity(&self, port: u16, key: &EngineKey) -> Result<(), ProbeError> {
         let examined = self.probe.check_health(port, key.hash()).await?;
         self.verify_proof(port, key, examined.proof).await
     }
 
-    /// The same of one that was just launched, after it has answered with this `proof`.
+    /// Verifies an engine that was just launched and has answered with this `proof`.
     pub(super) async fn verify_launched_identity(
         &self,
         port: u16,
@@ -23,13 +23,13 @@ impl Fleet {
         proof: KeyProof,
     ) -> Result<(), ProbeError> {
         if proof == KeyProof::Absent && self.backend.has_single_image() {
-            // The engine is this very program, which gives one.
+            // The engine is this very program, which gives a proof.
             return Err(ProbeError::Unproven { port });
         }
         self.verify_proof(port, key, proof).await
     }
 
-    /// The same, after it has answered with this `proof`.
+    /// Verifies an engine that has answered with this `proof`.
     async fn verify_proof(&self, port: u16, key: &EngineKey, proof: KeyProof) -> Result<(), ProbeError> {
         match proof {
             KeyProof::Valid if !fault_injection::active(Mutation::SendKeys) => Ok(()),

@@ -1,4 +1,4 @@
-//! What the rules answer when they do not do what was asked, and the one mapping to the wire's codes.
+//! The refusals and failures of the rules, and the only mapping to the API's error codes.
 
 use std::error::Error;
 use std::fmt;
@@ -12,80 +12,80 @@ use crate::fault_injection::{self, Mutation};
 use crate::keys::KeyError;
 use crate::registry::RegistryError;
 
-/// A refusal or a failure. Its text is for people and holds no secret.
+/// A refusal or a failure. Its message is for people and contains no secret.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum FleetError {
-    /// No engine for the user.
+    /// The user has no engine.
     #[error("this user has no engine")]
     EngineNotFound,
-    /// Provision for a user that has one.
+    /// A provision for a user who has an engine.
     #[error("this user has an engine already; admit hands it out")]
     EngineAlreadyExists,
-    /// Start of an engine that runs or is about to.
+    /// A start of an engine that runs or is about to.
     #[error("this engine is running already")]
     EngineAlreadyRunning,
-    /// Stop of an engine that does not run.
+    /// A stop of an engine that does not run.
     #[error("this engine is not running")]
     EngineNotRunning,
-    /// No such product.
+    /// The product does not exist.
     #[error("there is no product with this id")]
     ProductNotFound,
     /// The product's policy forbids it.
     #[error("the product's policy does not allow this: {0}")]
     PolicyDenied(String),
-    /// A position in the ledger that it has not reached.
+    /// A position beyond the end of the audit log.
     #[error("the ledger has no row {after} yet: its last is {end}; begin again from 0, or from now on")]
     BeyondAuditLog {
-        /// The position asked for.
+        /// The requested position.
         after: i64,
-        /// The last row.
+        /// The id of the last row.
         end: i64,
     },
-    /// The slug is in use.
+    /// The slug is in use by another product.
     #[error("another product has this slug")]
     SlugExists,
-    /// The product has as many engines as it may.
+    /// The product has as many engines as its policy allows.
     #[error("the product has as many engines as its policy allows ({max_engines})")]
     QuotaExceeded {
-        /// Its limit.
+        /// The limit of the policy.
         max_engines: u64,
     },
-    /// The product sends too many admits.
+    /// The product exceeds its rate limit on admits.
     #[error("the product's policy allows no more admits in this minute")]
     RateLimited {
-        /// Whole seconds until one would pass; none if none ever will.
+        /// Whole seconds until an admit would pass; `None` if none ever will.
         retry_after_s: Option<u64>,
     },
-    /// No port can be had.
+    /// No port is free.
     #[error("no port is free in the range for engines; stop some, or widen ORCH_PORT_MIN to ORCH_PORT_MAX")]
     PortExhaustion,
-    /// The host has no room for another engine.
+    /// The host has no capacity for another engine.
     #[error("{0}")]
     CapacityExhausted(String),
     /// A booting engine did not become healthy in time.
     #[error("the engine was not healthy in time: {0}")]
     BootTimeout(String),
-    /// The backend failed, or a booting engine died.
+    /// The backend failed, or a booting engine exited.
     #[error("{0}")]
     Backend(String),
-    /// The registry's server is out of reach.
+    /// The registry's server is unreachable.
     #[error("the registry cannot be reached; whether this was done is not known, ask again in a moment")]
     RegistryUnavailable(#[source] Cause),
-    /// Another version wrote the engine's row.
+    /// The engine's row was written by another version.
     #[error(
         "the registry's record of this engine holds what this version cannot read (its {0}): the version that wrote it, \
          or a later one, can"
     )]
     UnreadableRow(&'static str),
-    /// Nothing waits for ever.
+    /// The operation did not end within its time limit.
     #[error("a change of this engine took too long; it goes on, ask again later")]
     OperationTimeout,
-    /// A failure of our own.
+    /// An internal failure.
     #[error("an unexpected failure")]
     Internal(#[source] Cause),
 }
 
-/// The cause of an internal failure, shared by all who waited for the same change.
+/// The cause of an internal failure, shared by all callers who waited for the same operation.
 #[derive(Clone, Debug)]
 pub struct Cause(Arc<dyn Error + Send + Sync>);
 
@@ -101,13 +101,13 @@ impl Error for Cause {
     }
 }
 
-/// A change's task ended without a word: it panicked, or the runtime is ending.
+/// An operation's task ended without an outcome: it panicked, or the runtime is shutting down.
 #[derive(Debug, thiserror::Error)]
 #[error("the task of a change broke off")]
 pub(super) struct TaskAborted;
 
 impl FleetError {
-    /// The code on the wire.
+    /// The error code in the API.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::EngineNotFound => ErrorCode::EngineNotFound,
@@ -129,11 +129,11 @@ impl FleetError {
         }
     }
 
-    /// When to come back, in seconds, where that makes sense.
+    /// The seconds after which a retry makes sense, if any.
     pub const fn retry_after_s(&self) -> Option<u64> {
         match self {
             Self::RateLimited { retry_after_s } => *retry_after_s,
-            // There is room again as engines stop: nobody knows when.
+            // Capacity is freed when engines stop, and nobody knows when.
             Self::PortExhaustion | Self::CapacityExhausted(_) => Some(30),
             Self::RegistryUnavailable(_) => Some(2),
             Self::EngineNotFound

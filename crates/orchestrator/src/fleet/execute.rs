@@ -1,4 +1,5 @@
-//! From what is asked to its end: look, decide, and make a change, share one or wait for one; then again.
+//! Executes a request on an engine until it is done: load the row, decide, then perform an operation, share one or
+//! wait for one; repeat until the decision is final.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,41 +16,41 @@ use super::{Fleet, FleetError};
 use crate::fault_injection::{self, Mutation};
 use crate::registry::{EngineOwner, EngineRow};
 
-/// What is asked, and all that is needed to do it.
+/// A request, with everything that is needed to perform it.
 #[derive(Clone, Debug)]
 pub(super) struct OperationRequest {
     pub(super) engine_owner: EngineOwner,
     pub(super) trigger: Trigger,
-    /// The image asked for, for a provision.
+    /// The requested image, for a provision.
     pub(super) image: Option<EngineImage>,
-    /// Why, as the ledger has it.
+    /// The reason that the audit log records.
     pub(super) reason: &'static str,
-    /// The only change of the row after which this is to be done, for a restart.
+    /// For a restart: the generation that the row must have for it to be performed.
     pub(super) expected_generation: Option<i64>,
 }
 
 impl OperationRequest {
-    /// A job that provisions nothing.
+    /// A request that carries no image.
     pub(super) const fn new(seat: EngineOwner, trigger: Trigger, reason: &'static str) -> Self {
         Self { engine_owner: seat, trigger, image: None, reason, expected_generation: None }
     }
 }
 
-/// One round of a pursuit.
+/// The result of one iteration of [`Fleet::execute`].
 enum Iteration {
     Done(OperationResult),
     Retry,
 }
 
 impl Fleet {
-    /// Does what `job` asks, and waits for its end.
+    /// Performs `job` and waits for its result.
     pub(super) async fn execute(
         self: &Arc<Self>,
         job: &OperationRequest,
     ) -> Result<OperationResult, FleetError> {
         let row = self.registry.engine(&job.engine_owner).await?;
         match (self.decide(row.as_ref(), job.trigger), row) {
-            // Most admits end here, and need no timer.
+            // The common case of an admit, which needs no timer.
             (Decision::Pass, Some(row))
                 if self.note_activity(job.trigger, row.engine_id, &job.engine_owner) =>
             {
@@ -77,13 +78,13 @@ impl Fleet {
             if let Iteration::Done(settled) = self.execute_once(job, row, until).await? {
                 return Ok(settled);
             }
-            // However often it looks again, others get on, and patience ends.
+            // However many iterations follow, other tasks proceed and the timeout can fire.
             tokio::task::yield_now().await;
             row = self.registry.engine(&job.engine_owner).await?;
         }
     }
 
-    /// What the table says, given the engine as the registry and the supervisor know it.
+    /// The decision of the table for the engine as the registry and the supervisor know it.
     fn decide(&self, row: Option<&EngineRow>, trigger: Trigger) -> Decision {
         let view = row.map(|row| EngineView {
             status: row.status,
@@ -93,29 +94,29 @@ impl Fleet {
         decide(view, trigger)
     }
 
-    /// Whether a restart of a failed engine is due before a caller has to give up.
+    /// Whether a restart of a failed engine is due before the caller's timeout.
     fn restarts_soon(&self, row: &EngineRow) -> bool {
         let Some(at) = row.restart_at else { return false };
         let due_in = match self.supervision.restart_state(row.engine_id) {
             Some(RestartState::Due(at)) => at.saturating_sub(self.now_mono_millis()),
-            // As soon as it is its turn.
+            // As soon as it gets a permit.
             Some(RestartState::InProgress) => return true,
-            // The supervisor is just about to hear of it.
+            // The supervisor is about to be notified of it.
             None => at.unix_ms().saturating_sub(self.now().unix_ms()),
         };
         due_in <= to_mono_millis(self.settings.boot_timeout)
     }
 
-    /// Notes an admit of a running engine, or a call passed on to it. False if the engine is just being put to
-    /// sleep: then this has come too late to be noted, and looks again.
+    /// Records an admit of a running engine, or a call proxied to it. Returns false if the engine is being put to
+    /// sleep: then it was too late to record it, and the caller decides again.
     pub(super) fn note_activity(&self, trigger: Trigger, engine_id: EngineId, seat: &EngineOwner) -> bool {
         let is_look = !matches!(trigger, Trigger::Admit { .. } | Trigger::Proxy);
         if is_look && !fault_injection::active(Mutation::LooksAreActivity) {
             return true;
         }
         self.supervision.record_admit(engine_id, self.now_mono_millis(), self.now());
-        // Who puts an engine to sleep first takes the seat and then looks for admits. So either this admit
-        // sees the flight, or the flight sees this admit.
+        // A sleep first registers its operation and then checks for admits. So either this admit sees the
+        // operation, or the operation sees this admit.
         self.operations.get(seat).is_none_or(|flight| flight.change != Change::Sleep)
     }
 
@@ -126,11 +127,11 @@ impl Fleet {
         until: Duration,
     ) -> Result<Iteration, FleetError> {
         let decision = self.decide(row.as_ref(), job.trigger);
-        // Someone claimed it and is gone: what they began is finished first. A delete needs no such help.
+        // The claim's holder is gone: its operation is finished first. A delete does not need that.
         if let Some(row) = row.as_ref().filter(|row| row.claim.is_some())
             && decision != Decision::Perform(Change::Destroy)
             && (job.trigger != Trigger::Get || decision == Decision::Wait)
-            // Its end is certain: who is refused because of it need not wait for whoever finishes it.
+            // The outcome is certain: a refused caller need not wait until the delete is finished.
             && !(row.status == EngineStatus::Destroying && matches!(decision, Decision::Refuse(_)))
             && self.operations.get(&job.engine_owner).is_none()
         {
@@ -142,11 +143,12 @@ impl Fleet {
         if let (Trigger::Admit { .. }, Decision::Share | Decision::AwaitRestart, Some(row)) =
             (job.trigger, decision, &row)
         {
-            // A restart is made for nobody, and counts as no use: who waits for one uses it from now on.
+            // A restart has no caller and does not count as activity; a caller who waits for one uses the engine
+            // from now on.
             self.supervision.record_admit(row.engine_id, self.now_mono_millis(), self.now());
         }
-        // The restart that is due is that of the engine as the supervisor saw it fail; any change since has set
-        // another, or none.
+        // The due restart belongs to the failure that the supervisor saw; any change since then has scheduled
+        // another one, or none.
         if let (Trigger::Restart, Some(row)) = (job.trigger, &row)
             && (row.restart_at.is_none()
                 || job.expected_generation.is_some_and(|seen| seen != row.generation))
@@ -165,12 +167,12 @@ impl Fleet {
             (Decision::Share, row) => self.join(job, row, true).await,
             (Decision::Pass | Decision::Wait, row) => self.join(job, row, false).await,
             (Decision::AwaitRestart, Some(row)) => self.await_restart(&row, until).await,
-            // The table awaits nothing for a user without an engine.
+            // The table never awaits a restart for a user without an engine.
             (Decision::AwaitRestart, None) => Ok(Iteration::Retry),
         }
     }
 
-    /// Makes `change`, or waits for whoever came first.
+    /// Performs `change`, or waits for the operation that was registered first.
     async fn begin_change(
         self: &Arc<Self>,
         job: &OperationRequest,
@@ -189,7 +191,7 @@ impl Fleet {
         conclude(job, flight.change, flight.outcome().await)
     }
 
-    /// Waits until the restart of a failed engine has begun or something else has come of it, at most `until`.
+    /// Waits until the restart of a failed engine has begun or its state has changed, until `until` at the latest.
     async fn await_restart(&self, row: &EngineRow, until: Duration) -> Result<Iteration, FleetError> {
         let Some(news) = self.supervision.prioritize(row.engine_id) else { return Ok(Iteration::Retry) };
         if !fault_injection::active(Mutation::NoHurry) {
@@ -202,7 +204,7 @@ impl Fleet {
             self.wait_until_visible(&row.owner, &flight).await?;
             return Ok(Iteration::Retry);
         }
-        // What happened before this was enabled shows in the row.
+        // A change that happened before this was enabled is visible in the row.
         let seen = self.registry.engine(&row.owner).await?;
         if seen.is_none_or(|seen| seen.generation != row.generation) {
             return Ok(Iteration::Retry);
@@ -214,14 +216,14 @@ impl Fleet {
         }
     }
 
-    /// What each change does.
+    /// Performs the work of each kind of change.
     async fn run_change(
         self: Arc<Self>,
         flight: &Arc<Operation>,
         job: &OperationRequest,
         row: Option<EngineRow>,
     ) -> Outcome {
-        // Before anything is claimed or has a deadline; a restart has its permit already.
+        // Acquired before anything is claimed or has a deadline; a restart has its permit already.
         let _permit = match flight.change {
             Change::Provision | Change::Start | Change::Wake => {
                 Some(self.boot_limiter.acquire(job.engine_owner.product_id, BootRequest::OnDemand).await)
@@ -238,7 +240,7 @@ impl Fleet {
             (Change::Restart, Some(row)) => self.restart_engine(flight, row).await,
             (Change::Rotate, Some(row)) => self.rotate_key(flight, row).await,
             (Change::Destroy, Some(row)) => self.destroy_engine(flight, row).await,
-            // The table changes no engine that is not there.
+            // The table performs no change on an engine that does not exist.
             (
                 Change::Start
                 | Change::Wake
@@ -252,7 +254,7 @@ impl Fleet {
         }
     }
 
-    /// Waits for the flight that was at the seat first.
+    /// Waits for the operation that was registered first for the engine owner.
     async fn wait_for_other(
         self: &Arc<Self>,
         job: &OperationRequest,
@@ -268,12 +270,13 @@ impl Fleet {
         Ok(Iteration::Retry)
     }
 
-    /// Waits until the row shows what `flight` does, or will not any more: looking again leads on then.
+    /// Waits until the row shows the change of `flight`, or the operation is over: then a new decision makes
+    /// progress.
     async fn wait_until_visible(&self, seat: &EngineOwner, flight: &Operation) -> Result<(), FleetError> {
         flight.wait_until_claimed().await;
         let Some(held) = flight.claimed_generation() else { return Ok(()) };
-        // Read after the claim was seen. A row without it has been settled or taken over just now, or is
-        // worked on without a claim: all that can be waited for is the end.
+        // Read after the claim was seen. A row without a claim has just been settled or taken over, or its
+        // operation needs no claim: all that can be waited for is the outcome.
         let row = self.registry.engine(seat).await?;
         if row.is_none_or(|row| row.claim.is_none() || row.generation != held) {
             let _ = flight.outcome().await;
@@ -281,7 +284,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Waits for the change that `row` shows. Shares its outcome if `share`; else, well or not, looks again.
+    /// Waits for the change that `row` shows. Shares its outcome if `share`; otherwise, whether it succeeded or
+    /// not, decides again.
     async fn join(
         self: &Arc<Self>,
         job: &OperationRequest,
@@ -290,12 +294,13 @@ impl Fleet {
     ) -> Result<Iteration, FleetError> {
         let Some(flight) = self.operations.get(&job.engine_owner) else { return Ok(Iteration::Retry) };
         if flight.claimed_generation() != row.map(|row| row.generation) {
-            // Not the change that the row showed.
+            // This is not the change that the row showed.
             self.wait_until_visible(&job.engine_owner, &flight).await?;
             return Ok(Iteration::Retry);
         }
         match flight.outcome().await {
-            // Made for nobody, too: it may just be put to sleep again, as any other that runs.
+            // The restart had no caller either, so the engine may be about to sleep again, like any running
+            // engine.
             Ok(OperationResult::Engine(row))
                 if flight.change == Change::Restart
                     && !self.note_activity(job.trigger, row.engine_id, &job.engine_owner) =>
@@ -308,10 +313,10 @@ impl Fleet {
     }
 }
 
-/// What a flight's outcome means to one who shares it.
+/// The result of an operation's outcome for a caller who shares it.
 fn conclude(job: &OperationRequest, change: Change, outcome: Outcome) -> Result<Iteration, FleetError> {
     match outcome {
-        // The supervisor tries again; who is to be admitted is told that the engine is unwell.
+        // The supervisor retries; a caller who wants an admit is told that the engine is unhealthy.
         Err(OperationError::Failed(_))
             if change == Change::Restart && matches!(job.trigger, Trigger::Admit { .. }) =>
         {
@@ -322,7 +327,7 @@ fn conclude(job: &OperationRequest, change: Change, outcome: Outcome) -> Result<
         Err(OperationError::Failed(error)) => Err(error),
         Err(OperationError::Stale) => Ok(Iteration::Retry),
         Err(OperationError::Preempted) => match job.trigger {
-            // For one who is to be admitted the engine's end is a new beginning.
+            // For an admit, the end of the engine means a new decision.
             Trigger::Admit { .. } | Trigger::Get => Ok(Iteration::Retry),
             Trigger::Provision
             | Trigger::Start

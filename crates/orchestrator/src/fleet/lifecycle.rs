@@ -1,28 +1,28 @@
-//! The one table that decides every move of an engine: what is there × what is asked → what to do.
+//! The one table that decides every transition of an engine: current state × trigger → decision.
 //!
-//! Pure: it reads nothing and does nothing. An engine that is being changed keeps its settled state and
-//! carries a [`Change`]; `provisioning` and `destroying` are the only states that show one.
+//! It is pure: it reads nothing and has no effects. An engine that is being changed keeps its settled state and
+//! carries a [`Change`]; `provisioning` and `destroying` are the only states that show a change themselves.
 
 use contract::orchestrator::{DenialReason, EngineStatus};
 
-/// A change of an engine, as its row's claim names it.
+/// A change of an engine, as the claim in its row names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Its first boot.
+    /// The first boot.
     Provision,
-    /// A boot that the product asked for.
+    /// A boot that the product requested.
     Start,
-    /// A boot because its user was admitted.
+    /// A boot because the user was admitted.
     Wake,
-    /// To rest, because the product asked for it.
+    /// A stop that the product requested.
     Stop,
-    /// To rest, until its user is admitted again.
+    /// A stop until the user is admitted again.
     Sleep,
     /// A boot that the supervisor attempts after a failure.
     Restart,
-    /// To another key, while it runs.
+    /// A replacement of the key of a running engine.
     Rotate,
-    /// Out of existence.
+    /// A removal of the engine and its data.
     Destroy,
 }
 
@@ -38,7 +38,7 @@ impl Change {
         Self::Destroy,
     ];
 
-    /// The change as the registry writes it.
+    /// The name of the change in the registry.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Provision => "provision",
@@ -52,13 +52,13 @@ impl Change {
         }
     }
 
-    /// Reads what [`Change::as_str`] writes.
+    /// Parses what [`Change::as_str`] returns.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|change| change.as_str() == name)
     }
 }
 
-/// An engine as the table sees it.
+/// The inputs of the table about an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EngineView {
     pub(crate) status: EngineStatus,
@@ -68,16 +68,16 @@ pub(crate) struct EngineView {
     pub(crate) restart_due: bool,
 }
 
-/// What is asked.
+/// What triggers a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trigger {
     /// `POST /engines/provision`.
     Provision,
     /// `POST /engines/{user_id}/admit`.
     Admit {
-        /// Provision if there is no engine.
+        /// Provision an engine if there is none.
         provision: bool,
-        /// Wake if it sleeps.
+        /// Wake the engine if it sleeps.
         wake: bool,
     },
     /// `POST /engines/{user_id}/start`.
@@ -86,56 +86,56 @@ pub(crate) enum Trigger {
     Stop,
     /// `POST /engines/{user_id}/rotate-key`.
     Rotate,
-    /// Put to sleep by the orchestrator itself.
+    /// The orchestrator puts the engine to sleep.
     Sleep {
-        /// Only if nobody needs it; else whoever does has to do without.
+        /// Only if nobody needs the engine; otherwise the sleep takes precedence over callers.
         if_idle: bool,
     },
-    /// Restarted by the supervisor.
+    /// The supervisor restarts the engine.
     Restart,
     /// `DELETE /engines/{user_id}`.
     Destroy,
     /// `GET /engines/{user_id}`.
     Get,
-    /// A call to the engine itself, passed on: only to one that runs.
+    /// A call proxied to the engine, which has to run.
     Proxy,
     /// `PUT /engines/{user_id}/version`.
     ChangeVersion,
 }
 
-/// What to do about it.
+/// What to do about a trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// The engine as it is, is what was asked for.
+    /// The engine already is as requested.
     Pass,
-    /// Not admitted, and nothing changes.
+    /// The user is not admitted, and nothing changes.
     Deny(DenialReason),
-    /// Refused, and nothing changes.
+    /// The request is refused, and nothing changes.
     Refuse(Refusal),
-    /// Claim the engine and make this change.
+    /// Claim the engine and perform this change.
     Perform(Change),
     /// Wait for the change under way and share its outcome.
     Share,
-    /// Wait for the change under way, then decide anew.
+    /// Wait for the change under way, then decide again.
     Wait,
-    /// Wait for the restart that is due, then decide anew.
+    /// Wait for the restart that is due, then decide again.
     AwaitRestart,
 }
 
 /// Why a trigger is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// There is none.
+    /// The user has no engine.
     NotFound,
-    /// There is one.
+    /// The user has an engine already.
     AlreadyExists,
-    /// It runs, or is about to.
+    /// The engine runs, or is about to.
     AlreadyRunning,
-    /// It does not run.
+    /// The engine does not run.
     NotRunning,
 }
 
-/// Decides what to do about `trigger`, given the engine, if there is one.
+/// Decides what to do about `trigger` for the engine, if there is one.
 pub(crate) fn decide(engine: Option<EngineView>, trigger: Trigger) -> Decision {
     let Some(view) = engine else { return without_engine(trigger) };
     let EngineView { status, change, .. } = view;
@@ -182,8 +182,8 @@ pub(crate) fn decide(engine: Option<EngineView>, trigger: Trigger) -> Decision {
     }
 }
 
-/// Whether a caller with `trigger`, who would have made a change of their own, shares the outcome of
-/// `change`, which someone else is just claiming.
+/// Whether a caller with `trigger`, who would have made a change of their own, shares the outcome of `change`,
+/// which another caller is just claiming.
 pub(crate) const fn can_share(trigger: Trigger, change: Change) -> bool {
     match trigger {
         Trigger::Admit { .. } => {
@@ -231,7 +231,7 @@ const fn admit(view: EngineView, wake: bool) -> Decision {
         EngineStatus::Stopped => Decision::Deny(DenialReason::EngineStopped),
         EngineStatus::Failed if view.restart_due => Decision::AwaitRestart,
         EngineStatus::Failed => Decision::Deny(DenialReason::EngineUnhealthy),
-        // Without a claim nobody finishes these; the caller who waits sees to it.
+        // Without a claim nobody finishes these; the waiting caller starts the repair.
         EngineStatus::Provisioning | EngineStatus::Destroying => Decision::Wait,
     }
 }
@@ -252,7 +252,7 @@ const fn start(status: EngineStatus, change: Option<Change>) -> Decision {
     }
 }
 
-/// What only a running engine can do: `make`.
+/// The decision for a change that only a running engine can undergo: `make`.
 const fn while_running(status: EngineStatus, change: Option<Change>, make: Change) -> Decision {
     match (status, change) {
         (EngineStatus::Destroying, _) => Decision::Refuse(Refusal::NotFound),

@@ -1,8 +1,8 @@
-//! Changes under way: one per seat, each a task of its own whose outcome anyone may await.
+//! Operations under way: one per engine owner, each a task of its own whose outcome anyone may await.
 //!
-//! The row's claim is what counts; this map only tells who works on it, so that others can wait. A flight is
-//! in the map before it claims and leaves it after the row is settled. So a claimed row without a flight is one
-//! that nobody works on.
+//! The claim in the row is authoritative; this map only says who works on it, so that others can wait. An
+//! operation is in the map before it claims the row and leaves it after the row is settled. So nobody works on a
+//! claimed row without an operation in the map.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,39 +24,39 @@ use super::policies::suspended_error;
 use super::version_move::MoveOutcome;
 use crate::registry::{ClaimRefused, EngineOwner, EngineRow, RegistryError};
 
-/// Where something that was asked has ended.
+/// The result of a request.
 #[derive(Clone, Debug)]
 pub(super) enum OperationResult {
-    /// The engine as it was asked for: it runs, or it is merely looked at.
+    /// The engine as requested: it runs, or the caller only reads it.
     Engine(Box<EngineRow>),
-    /// The engine is at rest.
+    /// The engine does not run.
     NotRunning,
-    /// The engine is no more.
+    /// The engine is removed.
     Destroyed(EngineId),
     /// Nothing was changed, and the user is not admitted.
     Denied(DenialReason),
-    /// The engine was moved to another version, or taken back: who did not ask for that looks again.
+    /// The engine was moved to another version, or rolled back; callers who did not request that decide again.
     Moved(Box<MoveOutcome>),
 }
 
-/// Why a change ended without settling what its callers asked for.
+/// Why an operation ended without settling what its callers requested.
 #[derive(Clone, Debug)]
 pub(super) enum OperationError {
-    /// The engine was not as it seemed, or was only put in order: look again.
+    /// The engine was not in the expected state, or was only repaired: decide again.
     Stale,
-    /// A delete took the engine over.
+    /// A delete preempted the operation.
     Preempted,
-    /// It failed.
+    /// The operation failed.
     Failed(FleetError),
 }
 
-/// What a flight comes to.
+/// The outcome of an operation.
 pub(super) type Outcome = Result<OperationResult, OperationError>;
 
 impl From<ClaimRefused> for OperationError {
     fn from(refused: ClaimRefused) -> Self {
         match refused {
-            // Of an engine that there is, the image is not judged here.
+            // For an existing engine, the image is not judged here.
             ClaimRefused::Stale | ClaimRefused::ImageNotAllowed => Self::Stale,
             ClaimRefused::NoPort => FleetError::PortExhaustion.into(),
             ClaimRefused::Quota { max_engines } => FleetError::QuotaExceeded { max_engines }.into(),
@@ -72,7 +72,7 @@ impl<E: Into<FleetError>> From<E> for OperationError {
 }
 
 impl OperationError {
-    /// The end of a change whose row could not be settled.
+    /// The error of an operation whose row could not be settled.
     pub(super) fn from_settle_error(error: RegistryError) -> Self {
         match error {
             RegistryError::ClaimLost { .. } => Self::Preempted,
@@ -81,12 +81,12 @@ impl OperationError {
     }
 }
 
-/// How far a flight is.
+/// The progress of an operation.
 #[derive(Clone, Debug)]
 enum Progress {
-    /// The row does not show it yet.
+    /// The row does not show the change yet.
     Claiming,
-    /// The row is its own, in this generation.
+    /// The operation holds the row in this generation.
     Claimed(i64),
     Done(Outcome),
 }
@@ -109,12 +109,12 @@ impl Operation {
         })
     }
 
-    /// Says that the row is claimed, in this generation.
+    /// Marks the row as claimed in this generation.
     pub(super) fn mark_claimed(&self, generation: i64) {
         self.progress.send_replace(Progress::Claimed(generation));
     }
 
-    /// The generation in which it holds the row; none before it does, and after.
+    /// The generation in which it holds the row; `None` before the claim and after the end.
     pub(super) fn claimed_generation(&self) -> Option<i64> {
         match *self.progress.borrow() {
             Progress::Claimed(generation) => Some(generation),
@@ -122,10 +122,10 @@ impl Operation {
         }
     }
 
-    /// Waits until the row shows the change, or it is over.
+    /// Waits until the row shows the change, or the operation is over.
     pub(super) async fn wait_until_claimed(&self) {
         let mut progress = self.progress.subscribe();
-        // The sender lives as long as the flight.
+        // The sender lives as long as the operation.
         let _ = progress.wait_for(|progress| !matches!(progress, Progress::Claiming)).await;
     }
 
@@ -140,43 +140,43 @@ impl Operation {
     }
 }
 
-/// Who works on a seat.
+/// The operations of one engine owner.
 #[derive(Default)]
 struct Slot {
     active: Option<Arc<Operation>>,
-    /// A delete that is about to take the seat over.
+    /// A delete that is about to preempt the current operation.
     pending_delete: Option<Arc<Operation>>,
 }
 
-/// All changes under way.
+/// All operations under way in this process.
 #[derive(Default)]
 pub(super) struct Operations {
     slots: Mutex<HashMap<EngineOwner, Slot>>,
     tasks: TaskTracker,
-    /// Set when the registry has been taken over.
+    /// Set once another orchestrator has taken over the registry.
     aborted: AtomicBool,
 }
 
 impl Operations {
-    /// Who works on `seat`, if anyone.
+    /// The operation of the engine owner, if any.
     pub(super) fn get(&self, seat: &EngineOwner) -> Option<Arc<Operation>> {
         let slots = self.slots();
         let slot = slots.get(seat)?;
         slot.active.as_ref().or(slot.pending_delete.as_ref()).cloned()
     }
 
-    /// How many seats are worked on.
+    /// The number of engine owners with an operation under way.
     pub(super) fn len(&self) -> usize {
         self.slots().len()
     }
 
-    /// Begins a change, unless someone works on the seat: then it is given back who. A delete only waits for
-    /// another delete.
+    /// Registers an operation. If another one is registered for the engine owner, fails with that one; a delete
+    /// waits only for another delete.
     pub(super) fn begin(&self, seat: &EngineOwner, change: Change) -> Result<Arc<Operation>, Arc<Operation>> {
         self.register(Operation::new(seat.clone(), change, Progress::Claiming))
     }
 
-    /// Begins to put an engine in order as it stands in `row`.
+    /// Registers a repair of the engine in the state of `row`.
     pub(super) fn begin_for_row(
         &self,
         row: &EngineRow,
@@ -191,7 +191,7 @@ impl Operations {
         if let Some(pending_delete) = &slot.pending_delete {
             return Err(Arc::clone(pending_delete));
         }
-        // A delete that is still claiming stands beside the flight that it will overtake.
+        // A delete that is still claiming is registered beside the operation that it will preempt.
         if flight.change == Change::Destroy && flight.claimed_generation().is_none() {
             slot.pending_delete = Some(Arc::clone(&flight));
             return Ok(flight);
@@ -203,7 +203,7 @@ impl Operations {
         Ok(flight)
     }
 
-    /// The row is the delete's: whoever worked on it is told to stop.
+    /// The delete holds the row: the operation that worked on it is cancelled.
     pub(super) fn preempt(&self, pending_delete: &Arc<Operation>, generation: i64) {
         pending_delete.mark_claimed(generation);
         let mut slots = self.slots();
@@ -214,14 +214,14 @@ impl Operations {
         }
     }
 
-    /// Lets `change` fly: as a task of its own, until it is over or overtaken. Its log lines are those of the
+    /// Runs `change` in a task of its own until it is over or preempted. Its log lines belong to the span of the
     /// request that began it.
     pub(super) fn spawn(
         self: &Arc<Self>,
         flight: Arc<Operation>,
         change: impl Future<Output = Outcome> + Send + 'static,
     ) {
-        // Lands the flight even if the task panics or is dropped.
+        // Completes the operation even if the task panics or is dropped.
         let landing = CompletionGuard { operations: Arc::clone(self), operation: flight, outcome: None };
         let task = async move {
             let outcome = tokio::select! {
@@ -234,7 +234,7 @@ impl Operations {
         self.tasks.spawn(task.in_current_span());
     }
 
-    /// Waits until nothing is under way, at most for `limit`.
+    /// Waits until no operation is under way, for `limit` at most.
     pub(super) async fn drained(&self, limit: Duration) {
         self.tasks.close();
         if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
@@ -258,11 +258,11 @@ impl Operations {
                 }
             }
         }
-        // After it has left the map: who is woken by this finds the seat free.
+        // Sent after it has left the map, so that a woken waiter can register an operation.
         flight.progress.send_replace(Progress::Done(outcome));
     }
 
-    /// Why a change was dropped: for a delete, or because another orchestrator goes on with it.
+    /// Why an operation was dropped: for a delete, or because another orchestrator continues it.
     fn preemption_error(&self) -> OperationError {
         if self.aborted.load(Ordering::Relaxed) {
             RegistryError::LostLeadership.into()
@@ -271,7 +271,7 @@ impl Operations {
         }
     }
 
-    /// Drops every change where it stands.
+    /// Drops every operation at its current await point.
     pub(super) fn abort_all(&self) {
         self.aborted.store(true, Ordering::Relaxed);
         for slot in self.slots().values() {
@@ -281,7 +281,7 @@ impl Operations {
         }
     }
 
-    /// How many callers await the changes under way.
+    /// The number of callers that await operations.
     #[cfg(test)]
     pub(super) fn waiter_count(&self) -> usize {
         self.slots()

@@ -1,4 +1,4 @@
-//! Products' policies: what they forbid, and what holds for engines that nobody is just calling for.
+//! The products' policies: what they forbid, and which limits apply to engines in the absence of a caller.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -9,42 +9,42 @@ use contract::{EngineImage, ProductId};
 use super::{Fleet, FleetError};
 use crate::registry::Product;
 
-/// Every product's policy, with the place in its ledger at which it was seen: of two views the later one holds.
+/// Every product's policy, with the audit log position at which it was read: the later of two views wins.
 #[derive(Default)]
 pub(super) struct PolicyCache {
     by_product: RwLock<HashMap<ProductId, (i64, Arc<Policy>)>>,
 }
 
 impl PolicyCache {
-    /// Takes note of a product's policy, and lets `follow` do what follows from it, unless a later one is known.
+    /// Stores a product's policy and runs `follow` to apply its consequences, unless a later policy is known.
     fn insert_if_newer(&self, product_id: ProductId, audit_seq: i64, policy: &Policy, follow: impl FnOnce()) {
         let mut by_product = self.by_product.write().unwrap_or_else(PoisonError::into_inner);
         let known = by_product.get(&product_id);
         if known.is_none_or(|(seen, _)| *seen < audit_seq) {
             by_product.insert(product_id, (audit_seq, Arc::new(policy.clone())));
-            // Under the lock: of two policies at once the later one is followed last.
+            // Under the lock, so that of two concurrent policies the later one is applied last.
             follow();
         }
     }
 
-    /// A product's policy. One that is not known sets no limits.
+    /// The policy of a product. A policy that is not known sets no limits.
     pub(super) fn get(&self, product_id: ProductId) -> Arc<Policy> {
         let by_product = self.by_product.read().unwrap_or_else(PoisonError::into_inner);
         by_product.get(&product_id).map(|(_, policy)| Arc::clone(policy)).unwrap_or_default()
     }
 }
 
-/// Whether `product` may make a call that is not only a look.
+/// Checks that `product` may make a call that does more than read.
 pub(crate) fn check_not_suspended(product: &Product) -> Result<(), FleetError> {
     if product.policy.is_suspended() { Err(suspended_error()) } else { Ok(()) }
 }
 
-/// What a suspended product is answered.
+/// The error for calls of a suspended product.
 pub(super) fn suspended_error() -> FleetError {
     FleetError::PolicyDenied("the product is suspended, and may only look".to_owned())
 }
 
-/// What a product is answered whose policy does not allow `image`.
+/// The error for a product whose policy does not allow `image`.
 pub(super) fn image_denied_error(image: &EngineImage) -> FleetError {
     FleetError::PolicyDenied(format!(
         "{image} is not among its allowed_engine_versions, which by default are the versions of the deployment's image"
@@ -52,13 +52,13 @@ pub(super) fn image_denied_error(image: &EngineImage) -> FleetError {
 }
 
 impl Fleet {
-    /// Why `product` may not provision an engine with `image`, by default the deployment's; none if it may.
+    /// Why `product` may not provision an engine with `image` (by default the deployment's); `None` if it may.
     pub(super) fn image_denied(&self, product: &Product, image: Option<&EngineImage>) -> Option<FleetError> {
         let image = image.unwrap_or(&self.settings.engine_image);
         (!product.policy.allows(image, &self.settings.engine_image)).then(|| image_denied_error(image))
     }
 
-    /// Lets a product's engines be judged by this policy from now on, unless a later one is known.
+    /// Applies this policy to the product's engines from now on, unless a later one is known.
     pub(super) fn apply_policy(&self, product_id: ProductId, audit_seq: i64, policy: &Policy) {
         self.policies.insert_if_newer(product_id, audit_seq, policy, || {
             let threshold = policy.idle_sleep_threshold_s.as_ref().map(Seconds::duration);

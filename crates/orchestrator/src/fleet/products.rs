@@ -1,4 +1,4 @@
-//! Products: registered once, then known by their key; their policies, replaced whole.
+//! Products: registered once and then identified by their key; policies are replaced as a whole.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,19 +16,19 @@ use super::endpoints::DEFAULT_PAGE_SIZE;
 use super::{Fleet, FleetError};
 use crate::registry::{AuditEntry, Event, Product, RegistryError};
 
-/// How many products are read in one query.
+/// Products read per query.
 const PRODUCT_PAGE_SIZE: i64 = 1_000;
 
-/// How long the operator's calls wait for a registry whose server is away, and the pause between two tries.
+/// How long operator calls wait for a registry whose server is unreachable, and the pause between two attempts.
 const REGISTRY_RETRY_TIMEOUT: Duration = Duration::from_secs(5);
 const REGISTRY_RETRY_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Products by the hash of their key, so that an admit costs one query. Keys never change, and this process
-/// alone changes products.
+/// Products by the hash of their key, so that an admit costs one query. Keys never change, and only this process
+/// changes products.
 #[derive(Default)]
 pub(super) struct ProductCache {
     by_key: RwLock<HashMap<KeyHash, Arc<Product>>>,
-    /// Whether all products are in it: then a key that is not there is nobody's, and no query says so again.
+    /// Whether all products are loaded: then a key that is not cached belongs to nobody, and no query is needed.
     complete: AtomicBool,
 }
 
@@ -37,7 +37,7 @@ impl ProductCache {
         self.by_key.read().unwrap_or_else(PoisonError::into_inner).get(&hash).cloned()
     }
 
-    /// Keeps `product`, unless a later view of it is there: whoever read it first may be the last to come.
+    /// Caches `product`, unless a later view of it is cached: the first to read may be the last to arrive.
     fn insert_if_newer(&self, product: Arc<Product>) {
         let mut by_key = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
         let known = by_key.entry(product.key_hash).or_insert_with(|| Arc::clone(&product));
@@ -48,7 +48,7 @@ impl ProductCache {
 }
 
 impl Fleet {
-    /// The product that has this platform key.
+    /// Returns the product that has this platform key.
     pub(crate) async fn authenticate(&self, key: &str) -> Result<Option<Arc<Product>>, FleetError> {
         let hash = KeyHash::of(key);
         let product = if let Some(product) = self.products.get(hash) {
@@ -61,12 +61,12 @@ impl Fleet {
             self.products.insert_if_newer(Arc::clone(&product));
             product
         };
-        // The look-up compared hashes as an index or a map does; this one takes the same time wherever they
+        // The lookup compared hashes as an index or a map does; this comparison takes the same time wherever they
         // differ.
         Ok(product.key_hash.constant_time_eq(hash).then_some(product))
     }
 
-    /// Reads all products, so that unknown keys cost no query from then on.
+    /// Loads all products, so that unknown keys cost no query from then on.
     pub(super) async fn load_products(&self) -> Result<(), RegistryError> {
         let (mut offset, mut loaded) = (0, 0);
         loop {
@@ -77,7 +77,7 @@ impl Fleet {
             }
             offset += PRODUCT_PAGE_SIZE;
             if offset.unsigned_abs() >= total {
-                // The key of one that cannot be read is looked for each time, and that it cannot be read is said.
+                // If a product's row cannot be read, its key is queried each time, and the failure is reported.
                 self.products.complete.store(loaded == total, Ordering::Release);
                 return Ok(());
             }
@@ -95,8 +95,9 @@ impl Fleet {
             None => PlatformKey::generate().map_err(FleetError::internal)?,
         };
         let fleet = Arc::clone(self);
-        // On its own from here: a caller who hangs up leaves no slug taken under a key that nobody has been given, unless
-        // it was lost with the answer. Who brings the key can ask again.
+        // In a task of its own: a caller who disconnects leaves no slug taken under a key that nobody has
+        // received, except when the key is lost with the response. A caller that supplies its own key can repeat
+        // the call.
         let registered = tokio::spawn(async move {
             let product = fleet.new_product(slug, display_name, policy, &key);
             let product = fleet.insert_product(product).await?.ok_or(FleetError::SlugExists)?;
@@ -112,8 +113,8 @@ impl Fleet {
         registered.await.unwrap_or_else(|error| Err(FleetError::internal(error)))
     }
 
-    /// Registers a product under a key that the caller made and keeps, and may be called again: if the product
-    /// is there with that key, nothing changes. If it is there with another key, the slug is taken.
+    /// Registers a product under a key that the caller has generated and keeps. It may be called again: if the
+    /// product exists with that key, nothing changes; if it exists with another key, the slug is taken.
     pub async fn register_with_key(
         &self,
         slug: Slug,
@@ -126,7 +127,7 @@ impl Fleet {
         Ok(product.product_id)
     }
 
-    /// A page of all products, without their keys.
+    /// Returns a page of all products, without their keys.
     pub(crate) async fn list_products(&self, ask: ListProducts) -> Result<ProductList, FleetError> {
         let limit = ask.limit.map_or(DEFAULT_PAGE_SIZE, PageLimit::get);
         let offset = ask.offset.map_or(0, PageOffset::get);
@@ -142,18 +143,18 @@ impl Fleet {
         Ok(ProductList { products: products.collect(), total })
     }
 
-    /// Replaces a product's policy. Once this has returned, every call is judged by the new one.
+    /// Replaces a product's policy. Once this has returned, every call is judged by the new policy.
     pub(crate) async fn replace_policy(
         self: &Arc<Self>,
         product_id: ProductId,
         policy: Policy,
     ) -> Result<ReplacedPolicy, FleetError> {
         let fleet = Arc::clone(self);
-        // In the order in which they were asked for: what is asked for later comes after what a caller who has hung
-        // up left under way.
+        // Replacements run in the order of the requests: a later one follows whatever a caller who has
+        // disconnected left under way.
         let turn = Arc::clone(&self.policy_update_lock).lock_owned().await;
-        // On its own from here: a caller who hangs up must not leave the registry with one policy and the
-        // products in memory with another.
+        // In a task of its own: a caller who disconnects must not leave the registry and the products in memory
+        // with different policies.
         let replaced = tokio::spawn(async move {
             let _product_lock = turn;
             let at = fleet.now();
@@ -177,8 +178,8 @@ impl Fleet {
         replaced.await.unwrap_or_else(|error| Err(FleetError::internal(error)))
     }
 
-    /// The product after its policy was to be replaced `at` that time and nobody heard whether it was: read again as soon
-    /// as the registry is back, and in force from then on, also if the caller has been sent away by then.
+    /// The product after a policy replacement at `at` that was not confirmed: read again as soon as the registry
+    /// is back, and applied from then on, even if the caller has been answered by then.
     async fn reload_replaced_policy(
         self: &Arc<Self>,
         product_id: ProductId,
@@ -194,7 +195,7 @@ impl Fleet {
         read.filter(|product| product.updated_at == Some(at)).ok_or_else(|| away.into())
     }
 
-    /// Lets a product be known as it is, and judged by its policy.
+    /// Caches the product and applies its policy.
     fn apply_product(&self, product: &Product) {
         self.products.insert_if_newer(Arc::new(product.clone()));
         self.apply_policy(product.product_id, product.audit_seq, &product.policy);
@@ -219,8 +220,8 @@ impl Fleet {
         }
     }
 
-    /// Registers a product, or finds it registered with the same key: the product as it is then. None if another one has
-    /// its slug.
+    /// Registers a product, or finds it registered with the same key, and returns it as it is then. Returns `None`
+    /// if another product has its slug.
     async fn insert_product(&self, product: Product) -> Result<Option<Product>, FleetError> {
         let detail = json!({
             "slug": product.slug, "display_name": product.display_name, "policy": product.policy,
@@ -233,7 +234,7 @@ impl Fleet {
             detail,
         };
         let begun = self.clock.monotonic();
-        // If nobody heard whether it was done, it is done again: it is the same product by its key.
+        // If the result was not confirmed, the insert is repeated: the key identifies it as the same product.
         let product = loop {
             match self.try_register(&product, &entry).await {
                 Err(RegistryError::Unreachable(_))
@@ -261,7 +262,7 @@ impl Fleet {
     }
 }
 
-/// Reads a product as soon as the registry is back, and lets it be known as it is then.
+/// Reads a product as soon as the registry is back, and applies what was read.
 async fn load_when_available(fleet: Weak<Fleet>, product_id: ProductId) -> Option<Product> {
     loop {
         let clock = {

@@ -1,4 +1,5 @@
-//! A seat's first engine: row, quota and port at once, then the boot; a failure leaves nothing behind.
+//! Provision: creates the engine of an engine owner. Row, quota and port are taken in one transaction, then the
+//! engine is booted; a failure leaves nothing behind.
 
 use std::sync::Arc;
 
@@ -76,7 +77,7 @@ impl Fleet {
         })
     }
 
-    /// Removes all traces of a provision that failed, but for its row in the ledger.
+    /// Removes all traces of a failed provision except its row in the audit log.
     async fn roll_back(&self, row: &EngineRow, failure: &BootFailure) -> OperationError {
         tracing::warn!(
             engine.id = %row.engine_id,
@@ -87,7 +88,7 @@ impl Fleet {
             return failure.to_fleet_error().into();
         }
         if let Err(error) = self.backend.remove_with_data(row.target()).await {
-            // The row keeps its claim, and with it quota and port, until this is made good.
+            // The row keeps its claim, and with it quota and port, until this is repaired.
             tracing::warn!(engine.id = %row.engine_id, %error, "A failed provision could not be removed yet.");
             return failure.to_fleet_error().into();
         }

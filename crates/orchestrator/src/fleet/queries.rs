@@ -1,4 +1,4 @@
-//! What products can look at beside their engines: the ledger, figures, logs.
+//! What products can read besides their engines: audit log, metrics, logs.
 
 use std::sync::Arc;
 
@@ -12,20 +12,21 @@ use super::{Fleet, FleetError};
 use crate::backend::CooperativeYield;
 use crate::registry::{AuditFilter, EngineOwner, Product};
 
-/// How many lines of a log are shown to one who asks for no number.
+/// Log lines returned if the caller specifies no number.
 const DEFAULT_LOG_LINES: i64 = 200;
 
-/// The longest log in an answer, as JSON: whoever reads it slowly keeps it in memory. Older lines are left out.
+/// The size limit of the log in a response, as JSON, because a slow reader keeps it in memory. Older lines are
+/// omitted.
 const MAX_LOG_BYTES: usize = 4 * 1024 * 1024;
 
-/// Logs that are read at once. Each may take tens of megabytes until its newest lines are found, and a core meanwhile:
-/// half of them stay free for whoever asks for something short.
+/// The number of logs read at once. Finding the newest lines may take tens of megabytes and a core: half of the
+/// cores stay free for short requests.
 pub(super) fn max_concurrent_log_reads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2))
 }
 
 impl Fleet {
-    /// A page of the product's rows in the ledger, newest first.
+    /// Returns a page of the product's audit rows, newest first.
     pub(crate) async fn audit(&self, product: &Product, ask: ListAudit) -> Result<AuditList, FleetError> {
         let filter = AuditFilter {
             before: ask.before.map(AuditId::get),
@@ -36,17 +37,18 @@ impl Fleet {
         Ok(AuditList { rows: self.registry.audit_page(product.product_id, &filter).await? })
     }
 
-    /// How the product's engines are.
+    /// The states of the product's engines.
     pub(crate) async fn status(&self, product: &Product) -> Result<FleetStatus, FleetError> {
         Ok(FleetStatus::from_counts(self.registry.count_by_status(product.product_id).await?))
     }
 
-    /// What happened to the product's engines.
+    /// The metrics of the product's engines.
     pub(crate) async fn metrics(&self, product: &Product) -> Result<Metrics, FleetError> {
         Ok(self.registry.metrics(product.product_id, self.now()).await?)
     }
 
-    /// The last lines of an engine's log: an [`EngineLogs`](contract::orchestrator::EngineLogs), written as JSON.
+    /// The last lines of an engine's log: an [`EngineLogs`](contract::orchestrator::EngineLogs), serialized as
+    /// JSON.
     pub(crate) async fn logs(
         &self,
         product: &Product,
@@ -56,12 +58,12 @@ impl Fleet {
         let seat = EngineOwner { product_id: product.product_id, user_id };
         let row = self.registry.engine(&seat).await?.ok_or(FleetError::EngineNotFound)?;
         let lines = usize::try_from(ask.tail.map_or(DEFAULT_LOG_LINES, TailLines::get)).unwrap_or_default();
-        // The permits are never withdrawn.
+        // The semaphore is never closed.
         let permit =
             Arc::clone(&self.log_read_permits).acquire_owned().await.map_err(FleetError::internal)?;
         let lines = self.backend.log_tail(row.engine_id, lines).await?;
-        // Megabytes take a while to write, which would hold up the calls of others on this thread; also where the caller
-        // has gone, so the permit is held until they are written.
+        // Serializing megabytes takes a while and would block other calls on this thread. It also runs on if the
+        // caller has disconnected, so the permit is held until it is done.
         let written = tokio::task::spawn_blocking(move || {
             let written = newest_lines_json(&lines, MAX_LOG_BYTES);
             drop(permit);
@@ -72,11 +74,11 @@ impl Fleet {
     }
 }
 
-/// The newest of `lines`, as many as take at most `limit` bytes as JSON.
+/// The newest of `lines` that fit into `limit` bytes as JSON.
 fn newest_lines_json(lines: &[String], limit: usize) -> serde_json::Result<String> {
     let (mut left, mut kept, mut pace) = (limit, Vec::new(), CooperativeYield::default());
     for line in lines.iter().rev() {
-        // As it is sent: what a talkative program writes may take six times as much there.
+        // Measured as serialized: escaping may lengthen a program's output sixfold.
         let line = serde_json::to_string(line)?;
         let bytes = line.len() + 1;
         let Some(rest) = left.checked_sub(bytes) else { break };

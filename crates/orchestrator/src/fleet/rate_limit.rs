@@ -1,7 +1,7 @@
 //! The rate limit on admits: an exact sliding window per product.
 //!
-//! In no 60 seconds are more admits of a product let through than its policy says. The window is this
-//! process's and in memory: a restart begins an empty one.
+//! In no period of 60 seconds are more admits of a product let through than its policy allows. The window is in
+//! the memory of this process: a restart begins with an empty one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -11,14 +11,14 @@ use contract::ProductId;
 
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// The admits of the last minute, per product that has a limit.
+/// The admits of the last minute, for each product that has a limit.
 #[derive(Default)]
 pub(crate) struct RateLimiter {
     windows: Mutex<HashMap<ProductId, Window>>,
 }
 
 impl RateLimiter {
-    /// Lets one admit of `product_id` through at `now` (monotonic), or says when the next one may come.
+    /// Lets one admit of `product_id` through at `now` (monotonic), or returns when the next one may come.
     pub(crate) fn check(
         &self,
         product_id: ProductId,
@@ -31,14 +31,14 @@ impl RateLimiter {
     }
 }
 
-/// Refused, and not counted.
+/// The admit is over the limit. It is refused and not counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OverLimit {
-    /// Whole seconds until an admit would pass; none if none ever will.
+    /// Whole seconds until an admit would pass; `None` if none ever will.
     pub(crate) retry_after_s: Option<u64>,
 }
 
-/// When admits were let through, oldest first: those less than a window ago.
+/// The times of the admits within the last window, oldest first.
 #[derive(Debug, Default)]
 struct Window {
     admitted: VecDeque<Duration>,
@@ -61,7 +61,7 @@ impl Window {
     }
 }
 
-/// Rounded up: who waits that long is not refused again.
+/// Rounded up, so that a caller who waits that long is not refused again.
 fn whole_seconds(wait: Duration) -> u64 {
     wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
 }
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// The rule as one would say it: look at everything that ever passed.
+    /// The rule in its simplest form: look at every admit that ever passed.
     fn naive(passed: &mut Vec<Duration>, limit: u64, now: Duration) -> bool {
         let recent = passed.iter().filter(|at| now.saturating_sub(**at) < WINDOW).count();
         let let_through = recent < usize::try_from(limit).unwrap();
