@@ -49,10 +49,10 @@ mod turn_request;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::engine::{Execute, HitlRespond};
-use contract::{HitlId, MessageId, TaskId, TurnId};
-use leash::Sandbox;
-use service::clock::Clock;
+use api::engine::{Execute, HitlRespond};
+use api::{HitlId, MessageId, TaskId, TurnId};
+use http_service::clock::Clock;
+use sandbox::Sandbox;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

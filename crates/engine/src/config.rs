@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use contract::KeyHash;
-use leash::HelperCommand;
+use api::KeyHash;
+use http_service::env::{ConfigErrors, Env, EnvReader, parse_lifetime};
+use http_service::vault::MasterKey;
 use reqwest::Url;
-use service::env::{ConfigErrors, Env, EnvReader, parse_lifetime};
-use service::vault::MasterKey;
+use sandbox::HelperCommand;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
 use crate::catalog::{Catalog, Environment};
@@ -93,7 +93,7 @@ impl Config {
             reader.required("CATALOG_DIR", "the catalog's folder", |text| Some(PathBuf::from(text)));
         let level = "a level (error, warn, info, debug, trace) or a list such as `info,engine=debug`";
         let log = reader.parse_or("ENGINE_LOG_LEVEL", level, Targets::new(), |text| {
-            service::logging::parse_filter(text).ok()
+            http_service::logging::parse_filter(text).ok()
         });
         let log = match reader.text("ENGINE_LOG_LEVEL") {
             Some(text) if text.contains(MCP_LOG_TARGET) => log,

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use mock_llm::{Gate, MockProvider, Reply};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{Gate, MockProvider, Reply};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
@@ -43,7 +43,7 @@ fn config(folder: &TempDir, provider: &MockProvider, port: &str) -> Config {
     let env: BTreeMap<String, String> = [
         ("ENGINE_HOST", "127.0.0.1"),
         ("ENGINE_PORT", port),
-        ("ENGINE_KEY_HASH", &contract::KeyHash::of(KEY).to_hex()),
+        ("ENGINE_KEY_HASH", &api::KeyHash::of(KEY).to_hex()),
         ("SQLITE_DB_PATH", brain.to_str().unwrap()),
         ("CATALOG_DIR", folder.path().to_str().unwrap()),
         ("LLM_PROVIDER", "openai"),

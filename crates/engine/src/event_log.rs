@@ -15,8 +15,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use contract::{TaskId, Timestamp};
-use service::clock::Clock;
+use api::{TaskId, Timestamp};
+use http_service::clock::Clock;
 
 pub use commit::Commit;
 pub use outbox::{Busy, Recorder, TaskEventLog};

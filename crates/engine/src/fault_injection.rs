@@ -3,7 +3,7 @@
 //!
 //! Mutations exist only in a build with the feature `sabotage`, which no release has, and are active only if
 //! `ROUNDHOUSE_SABOTEUR` names one. `docs/lessons.md` pairs them with their tests. One more, `let_go`, is in the
-//! crate `leash`: it does not kill what a program leaves behind.
+//! crate `sandbox`: it does not kill what a program leaves behind.
 
 /// The mutations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,11 +25,11 @@ mod transfer;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::KeyHash;
 use axum::Router;
 use axum::handler::Handler;
 use axum::routing::MethodRouter;
-use contract::KeyHash;
-use service::clock::Clock;
+use http_service::clock::Clock;
 use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::PathItemExt as _;
@@ -163,7 +163,7 @@ fn served<P: utoipa::Path, H: Handler<T, AppState>, T: 'static>(handler: &H) -> 
 pub fn router(state: AppState) -> Router {
     let router =
         described().route(skills::CREATE_PATH, skills::routes_of_skill_named_create()).with_state(state);
-    service::http::apply_layers(router, MAX_BODY_BYTES)
+    http_service::http::apply_layers(router, MAX_BODY_BYTES)
 }
 
 /// Returns the OpenAPI document of [`router`], created on request: an idle engine does not keep it.

@@ -30,9 +30,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leash::{Confinement, HiddenFiles, Sandbox, Settings};
-use service::clock::{Clock, SystemClock};
-use service::serve::{ServeLimits, serve};
+use http_service::clock::{Clock, SystemClock};
+use http_service::serve::{ServeLimits, serve};
+use sandbox::{Confinement, HiddenFiles, Sandbox, Settings};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -88,7 +88,7 @@ impl Engine {
         let listener =
             TcpListener::bind(address).await.map_err(|source| StartError::Listen { address, source })?;
         let shelf = Arc::new(SkillDirs::for_brain(&config.brain_path));
-        let leash = build_sandbox(&config, &shelf);
+        let sandbox = build_sandbox(&config, &shelf);
         let in_force =
             Arc::new(ActiveConfig::open(config.gateway_sources, &brain).map_err(BrainError::from)?);
         let gateway = Arc::clone(in_force.gateway());
@@ -99,14 +99,14 @@ impl Engine {
         for warning in &config.catalog.warnings {
             tracing::warn!(warning, "The catalog has a fault.");
         }
-        let assets = Mcp::open(&brain, config.mcp, Some(Arc::clone(&leash)), Arc::clone(&clock))
+        let assets = Mcp::open(&brain, config.mcp, Some(Arc::clone(&sandbox)), Arc::clone(&clock))
             .map_err(BrainError::from)?;
         assets.set_server_specs(&config.catalog.mcp_servers);
         let setup = ToolDeps {
             workspace: config.workspace,
             brain: brain.clone(),
             catalog: config.catalog,
-            sandbox: Some(leash),
+            sandbox: Some(sandbox),
             skill_dirs: shelf,
             process_permits: crate::tools::ProcessPermits::default(),
             web_allowlist: config.web_allowlist,
@@ -168,15 +168,15 @@ fn hidden_files(catalog: &Path) -> Vec<HiddenFiles> {
 fn build_sandbox(config: &Config, shelf: &SkillDirs) -> Arc<Sandbox> {
     // Programs start in the workspace, where a relative path would lead elsewhere.
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let leash = Sandbox::new(Settings {
+    let sandbox = Sandbox::new(Settings {
         helper: config.sandbox_helper.clone(),
         workspace: absolute(&config.workspace),
         readable: vec![absolute(&config.catalog_folder), shelf.root().to_owned()],
         hidden: hidden_files(&absolute(&config.catalog_folder)),
         allow_unconfined: config.allow_unconfined,
     });
-    let Confinement { level, enforced } = leash.confinement();
-    match (enforced, leash.is_usable()) {
+    let Confinement { level, enforced } = sandbox.confinement();
+    match (enforced, sandbox.is_usable()) {
         (true, _) => tracing::info!(level, "Programs are confined."),
         (false, true) => tracing::warn!(
             level,
@@ -190,7 +190,7 @@ fn build_sandbox(config: &Config, shelf: &SkillDirs) -> Arc<Sandbox> {
              run unconfined."
         ),
     }
-    Arc::new(leash)
+    Arc::new(sandbox)
 }
 
 #[cfg(test)]

@@ -32,10 +32,10 @@ mod tool_schema;
 
 use std::collections::HashMap;
 
+use api::content::MediaKind;
+use api::event::BlockType;
+use api::{CallId, event};
 use bytes::Bytes;
-use contract::content::MediaKind;
-use contract::event::BlockType;
-use contract::{CallId, event};
 use futures::stream::BoxStream;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

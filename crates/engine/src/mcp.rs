@@ -16,13 +16,13 @@ mod tool;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::assets::{Callback, Connect, ConnectOutcome, Connection, ConnectionStatus, Server};
-use contract::{CallId, ConnectionId};
-use leash::Sandbox;
+use api::assets::{Callback, Connect, ConnectOutcome, Connection, ConnectionStatus, Server};
+use api::{CallId, ConnectionId};
+use http_service::clock::Clock;
+use http_service::vault::Vault;
 use reqwest::Url;
+use sandbox::Sandbox;
 use serde_json::Value;
-use service::clock::Clock;
-use service::vault::Vault;
 
 use crate::catalog::{Auth, McpServerSpec};
 use crate::store::{Brain, WriteError};
@@ -47,7 +47,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Clone, Debug, Default)]
 pub struct McpSettings {
     /// The key that seals credentials; without it none can be stored.
-    pub encryption_key: Option<service::vault::MasterKey>,
+    pub encryption_key: Option<http_service::vault::MasterKey>,
     /// The product's public address, to which authorization servers redirect users.
     pub redirect_base: Option<Url>,
     /// The address at which the product serves the OAuth client metadata.
@@ -120,7 +120,7 @@ impl Mcp {
     pub(crate) fn open(
         brain: &Brain,
         settings: McpSettings,
-        leash: Option<Arc<Sandbox>>,
+        sandbox: Option<Arc<Sandbox>>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, rusqlite::Error> {
         let vault = settings.encryption_key.as_ref().and_then(|key| Vault::new(key).ok()).map(Arc::new);
@@ -130,7 +130,7 @@ impl Mcp {
         let oauth = OAuth::new(parts, settings.redirect_base.clone(), settings.client_metadata_url);
         Ok(Self(Arc::new(Inner {
             directory,
-            clients: Clients::new(Arc::clone(&connections), leash),
+            clients: Clients::new(Arc::clone(&connections), sandbox),
             connections,
             oauth,
             redirect_base: settings.redirect_base,

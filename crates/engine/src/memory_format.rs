@@ -1,6 +1,6 @@
 //! Formats memory for a model: each record is labelled with its origin and quoted as data.
 
-use contract::memory::{MemoryKind, Source};
+use api::memory::{MemoryKind, Source};
 
 use crate::store::SearchHit;
 use crate::tools::{ASK_USER, LOAD_SKILL, MEMORY_SAVE, MEMORY_SEARCH, WORKING_MEMORY_SET};

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Read as _};
 use std::sync::Arc;
 
-use contract::skills::{self, MAX_SCRIPTS_BYTES, SkillDefinition, SkillSource, SkillSummary};
-use contract::{SkillName, Timestamp};
+use api::skills::{self, MAX_SCRIPTS_BYTES, SkillDefinition, SkillSource, SkillSummary};
+use api::{SkillName, Timestamp};
 
 use crate::catalog::{self, SkillSpec};
 use crate::store::{Brain, CustomSkill, SkillOutline};

@@ -39,14 +39,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use contract::engine::{Grant, PendingRequest, TaskSummary};
-use contract::event::Event;
-use contract::memory::{Episode, Knowledge};
-use contract::skills::SkillSummary;
-use contract::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
+use api::engine::{Grant, PendingRequest, TaskSummary};
+use api::event::Event;
+use api::memory::{Episode, Knowledge};
+use api::skills::SkillSummary;
+use api::{CallId, HitlId, MemoryId, TaskId, Timestamp, TurnId};
+use http_service::clock::{Clock as _, SystemClock};
+use http_service::lock::{FileLock, LockError, LockHolder};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _};
-use service::clock::{Clock as _, SystemClock};
-use service::lock::{FileLock, LockError, LockHolder};
 
 pub(crate) use backups::BACKUP_LIFETIME;
 pub use erasure::{Erasure, ErasureScope, SearchIndex, TaskDeletion};

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use contract::event::Event;
-use contract::{MessageId, TaskId, Timestamp};
-use leash::{HelperCommand, Sandbox, Settings};
+use api::event::Event;
+use api::{MessageId, TaskId, Timestamp};
+use http_service::clock::{Clock, Sleep, SystemClock};
+use sandbox::{HelperCommand, Sandbox, Settings};
 use serde_json::Value;
-use service::clock::{Clock, Sleep, SystemClock};
 
 use crate::event_log::EventReader;
 use crate::store::steps::{Opened, TurnBase, TurnOptions};
@@ -139,7 +139,7 @@ pub(crate) fn task_id(name: &str) -> TaskId {
 }
 
 /// Returns a sandbox for tests, which confines programs if this machine can. This test program is the helper; as
-/// such it runs only [`leash_helper`].
+/// such it runs only [`sandbox_helper`].
 pub(crate) fn test_sandbox(workspace: &Path, readable: &[&Path]) -> Arc<Sandbox> {
     Arc::new(Sandbox::new(Settings {
         helper: own_helper(),
@@ -152,7 +152,7 @@ pub(crate) fn test_sandbox(workspace: &Path, readable: &[&Path]) -> Arc<Sandbox>
 
 /// Returns the command that starts this test program as a helper.
 pub(crate) fn own_helper() -> HelperCommand {
-    let args = ["--exact", "testing::leash_helper", "--test-threads=1"].map(Into::into);
+    let args = ["--exact", "testing::sandbox_helper", "--test-threads=1"].map(Into::into);
     HelperCommand { program: std::env::current_exe().unwrap(), args: args.into() }
 }
 
@@ -181,12 +181,12 @@ pub(crate) fn can_run_python_servers() -> bool {
     has && can_confine()
 }
 
-/// The helper of the sandbox ([`leash`]). As one of the other tests it does nothing, because it closes files that
+/// The helper of the sandbox ([`sandbox`]). As one of the other tests it does nothing, because it closes files that
 /// are not its own.
 #[test]
-fn leash_helper() {
-    if std::env::args().any(|argument| argument == "testing::leash_helper") {
-        leash::helper_main();
+fn sandbox_helper() {
+    if std::env::args().any(|argument| argument == "testing::sandbox_helper") {
+        sandbox::helper_main();
     }
 }
 

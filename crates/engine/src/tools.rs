@@ -31,9 +31,9 @@ mod write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use contract::{CallId, MemoryId};
+use api::{CallId, MemoryId};
 use futures::future::BoxFuture;
-use leash::Sandbox;
+use sandbox::Sandbox;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -265,10 +265,10 @@ impl Toolbox {
         // Available even without any skills, because the user may create some in the middle of a task.
         let skills = Skills::new(skills.clone(), setup.brain.clone());
         tools.push(Arc::new(load_skill::LoadSkill(skills.clone())));
-        let usable = setup.sandbox.as_ref().filter(|leash| leash.is_usable());
-        let programs = usable.map(|leash| {
+        let usable = setup.sandbox.as_ref().filter(|sandbox| sandbox.is_usable());
+        let programs = usable.map(|sandbox| {
             process::ProcessRunner::new(
-                Arc::clone(leash),
+                Arc::clone(sandbox),
                 SpillDir::new(&setup.workspace),
                 setup.process_permits.clone(),
             )

@@ -20,8 +20,8 @@ mod root_lock;
 use std::fmt;
 use std::time::Duration;
 
-use contract::policy::{Cpus, Policy};
-use contract::{EngineId, EngineImage, KeyHash, ProductId};
+use api::policy::{Cpus, Policy};
+use api::{EngineId, EngineImage, KeyHash, ProductId};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use secrecy::SecretString;

@@ -12,9 +12,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use contract::{AdminKey, EngineImage};
+use api::{AdminKey, EngineImage};
+use http_service::env::{ConfigErrors, Env, EnvReader, parse_seconds};
 use secrecy::SecretString;
-use service::env::{ConfigErrors, Env, EnvReader, parse_seconds};
 
 pub use self::backend::BackendKind;
 pub use self::database::{DatabaseUrl, PostgresUrl};

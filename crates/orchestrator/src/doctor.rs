@@ -7,8 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use contract::EngineId;
-use service::env::{ConfigErrors, Env, EnvReader};
+use api::EngineId;
+use http_service::env::{ConfigErrors, Env, EnvReader};
 
 use crate::backend::{RootMarker, read_marker};
 use crate::config::{BackendKind, DatabaseUrl, read_data_root};

@@ -1,7 +1,7 @@
 //! Saboteurs: each breaks one guarantee on purpose, to show that whoever checks that guarantee sees it.
 //!
 //! They exist only in a build with the feature `sabotage`, which no release has, and act only where
-//! `ROUNDHOUSE_SABOTEUR` names one. The kill harness (`crates/chaos`) catches the first five; the lessons' tests
+//! `ROUNDHOUSE_SABOTEUR` names one. The kill harness (`testing/chaos`) catches the first five; the lessons' tests
 //! catch all that `docs/lessons.md` pairs them with.
 
 /// Who breaks what.
@@ -120,9 +120,9 @@ pub(crate) fn active_every_fifth_time(saboteur: Mutation) -> bool {
 }
 
 /// A user's id, as [`Mutation::FoldCase`] sees it if it is at work.
-pub(crate) fn fold_case(user_id: contract::UserId) -> contract::UserId {
+pub(crate) fn fold_case(user_id: api::UserId) -> api::UserId {
     if active(Mutation::FoldCase) {
-        return contract::UserId::new(user_id.as_str().to_lowercase()).unwrap_or(user_id);
+        return api::UserId::new(user_id.as_str().to_lowercase()).unwrap_or(user_id);
     }
     user_id
 }

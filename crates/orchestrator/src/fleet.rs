@@ -45,9 +45,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::{EngineImage, Timestamp};
+use api::{EngineImage, Timestamp};
+use http_service::clock::Clock;
 use secrecy::SecretString;
-use service::clock::Clock;
 use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 

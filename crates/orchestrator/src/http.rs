@@ -20,11 +20,11 @@ mod tests;
 
 use std::sync::Arc;
 
+use api::{AdminKey, ErrorCode};
 use axum::Router;
 use axum::extract::{FromRef, Request};
 use axum::response::Response;
-use contract::{AdminKey, ErrorCode};
-use service::http::{ApiError, apply_layers_counting_errors};
+use http_service::http::{ApiError, apply_layers_counting_errors};
 use tower::util::{MapRequest, MapResponse};
 
 use crate::fleet::Fleet;

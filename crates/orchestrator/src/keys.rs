@@ -1,7 +1,7 @@
 //! The secrets that the orchestrator seals under the deployment's master key.
 
-pub(crate) use service::vault::Vault;
-pub use service::vault::{KeyError, MasterKey};
+pub(crate) use http_service::vault::Vault;
+pub use http_service::vault::{KeyError, MasterKey};
 
 /// The purpose of a sealed secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::AdminKey;
-use service::clock::Clock;
-use service::lock::LockHolder;
-use service::serve::{ServeLimits, serve};
+use api::AdminKey;
+use http_service::clock::Clock;
+use http_service::lock::LockHolder;
+use http_service::serve::{ServeLimits, serve};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;

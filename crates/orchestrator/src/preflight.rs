@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http_service::clock::SystemClock;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
-use service::clock::SystemClock;
 
 use crate::OpenError;
 use crate::backend::docker::{self, DockerBackend};

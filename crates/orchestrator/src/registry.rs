@@ -36,8 +36,8 @@ mod tests;
 
 use std::sync::Arc;
 
-use contract::ProductId;
-use service::lock::FileLock;
+use api::ProductId;
+use http_service::lock::FileLock;
 use sqlx::{Any, AnyConnection, AnyPool, Transaction};
 
 use access::with_deadline;
@@ -66,7 +66,7 @@ use crate::keyed_locks::KeyedLocks;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EngineOwner {
     pub(crate) product_id: ProductId,
-    pub(crate) user_id: contract::UserId,
+    pub(crate) user_id: api::UserId,
 }
 
 /// The registry of one deployment, locked by this process.

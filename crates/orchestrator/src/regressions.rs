@@ -17,8 +17,8 @@ mod upgrades;
 
 use std::time::Duration;
 
+use api::EngineId;
 use axum::body::to_bytes;
-use contract::EngineId;
 use serde_json::Value;
 
 use crate::testing::{ADMIN_KEY, ProductClient, TestApp, summarize};

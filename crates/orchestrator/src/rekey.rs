@@ -1,8 +1,8 @@
 //! `roundhouse rekey`: seals every stored secret under another master key, all of them or none.
 
-use service::clock::Clock;
-use service::env::{ConfigErrors, Env, EnvReader};
-use service::lock::LockHolder;
+use http_service::clock::Clock;
+use http_service::env::{ConfigErrors, Env, EnvReader};
+use http_service::lock::LockHolder;
 
 use crate::config::DatabaseUrl;
 use crate::keys::{KeyError, MasterKey, Purpose, Vault};

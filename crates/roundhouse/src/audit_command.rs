@@ -2,9 +2,9 @@
 
 use anyhow::anyhow;
 use clap::Subcommand;
+use http_service::env::{EnvReader, ProcessEnv};
 use orchestrator::config::DatabaseUrl;
 use orchestrator::{VerifiedProduct, VerifyError};
-use service::env::{EnvReader, ProcessEnv};
 
 use crate::error::Failure;
 use crate::terminal::{print_line, single_line};

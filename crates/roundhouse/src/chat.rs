@@ -8,12 +8,12 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use contract::engine::PendingRequest;
-use contract::event::{Event, HitlRequest, HitlResolved, SentEvent};
-use contract::{ClientRequestId, ErrorCode, HitlId, TaskId, UserId};
+use api::engine::PendingRequest;
+use api::event::{Event, HitlRequest, HitlResolved, SentEvent};
+use api::{ClientRequestId, ErrorCode, HitlId, TaskId, UserId};
 use futures::StreamExt as _;
-use service::clock::{Clock as _, SystemClock};
-use service::signals::{ShutdownSignal, ShutdownSignals};
+use http_service::clock::{Clock as _, SystemClock};
+use http_service::signals::{ShutdownSignal, ShutdownSignals};
 use uuid::Uuid;
 
 use self::input::{InputLine, LineInput};

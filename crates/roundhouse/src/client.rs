@@ -4,15 +4,15 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use contract::assets::{
+use api::assets::{
     Callback, CallbackOutcome, Connect, ConnectOutcome, Connection, ConnectionList, Disconnected, Server,
     ServerList,
 };
-use contract::engine::{ENGINE_KEY_HEADER, Execute, HitlPending, HitlRespond, PendingRequest, Replay};
-use contract::event::SentEvent;
-use contract::orchestrator::{Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER};
-use contract::text::ClientRequestId;
-use contract::{ConnectionId, EngineId, ErrorBody, ErrorCode, PlatformKey, TaskId, UserId};
+use api::engine::{ENGINE_KEY_HEADER, Execute, HitlPending, HitlRespond, PendingRequest, Replay};
+use api::event::SentEvent;
+use api::orchestrator::{Admission, Admit, DenialReason, EngineRecord, PLATFORM_KEY_HEADER};
+use api::text::ClientRequestId;
+use api::{ConnectionId, EngineId, ErrorBody, ErrorCode, PlatformKey, TaskId, UserId};
 use futures::{Stream, StreamExt as _};
 use reqwest::header::HeaderValue;
 use reqwest::{RequestBuilder, Response, Url};

@@ -6,10 +6,10 @@ mod key;
 mod table;
 
 use anyhow::{Context as _, anyhow};
+use api::assets::{AuthKind, Connect, ConnectOutcome, Connection, Server};
+use api::{ErrorCode, UserId};
 use clap::Subcommand;
-use contract::assets::{AuthKind, Connect, ConnectOutcome, Connection, Server};
-use contract::{ErrorCode, UserId};
-use service::signals::ShutdownSignals;
+use http_service::signals::ShutdownSignals;
 
 use self::authorization::Authorization;
 use crate::client::{ClientError, Engine, Orchestrator};

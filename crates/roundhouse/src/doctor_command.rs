@@ -1,8 +1,8 @@
 //! `roundhouse doctor`: reports problems that need an operator.
 
 use anyhow::anyhow;
+use http_service::env::ProcessEnv;
 use orchestrator::doctor::Doctor;
-use service::env::ProcessEnv;
 
 use crate::error::Failure;
 use crate::terminal::{print_line, single_line};

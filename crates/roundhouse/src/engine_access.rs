@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use contract::{PlatformKey, UserId};
+use api::{PlatformKey, UserId};
 use reqwest::Url;
 
 use crate::client::Orchestrator;

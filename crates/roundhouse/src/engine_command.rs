@@ -6,8 +6,8 @@ use anyhow::Context as _;
 use clap::Subcommand;
 use engine::Engine;
 use engine::config::Config;
-use service::env::ProcessEnv;
-use service::signals::ShutdownSignals;
+use http_service::env::ProcessEnv;
+use http_service::signals::ShutdownSignals;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Failure;
@@ -60,8 +60,8 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 
 fn serve(args: &Args) -> Result<(), Failure> {
     let config = Config::from_env(&ProcessEnv).map_err(Failure::usage)?;
-    service::logging::init(config.log_filter.clone());
-    service::rlimits::raise_file_limit();
+    http_service::logging::init(config.log_filter.clone());
+    http_service::rlimits::raise_file_limit();
     let runtime = engine::threads::runtime().context("the runtime could not be started")?;
     let result = runtime.block_on(async {
         let mut endings = ShutdownSignals::listen().context("signals cannot be listened for")?;

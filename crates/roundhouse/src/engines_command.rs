@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use api::orchestrator::ADMIN_KEY_HEADER;
+use api::version::{MoveEngines, MoveLimit, MovedEngines, VersionChoice, VersionList};
+use api::{EngineImage, ErrorBody, ProductId};
 use clap::Subcommand;
-use contract::orchestrator::ADMIN_KEY_HEADER;
-use contract::version::{MoveEngines, MoveLimit, MovedEngines, VersionChoice, VersionList};
-use contract::{EngineImage, ErrorBody, ProductId};
 use reqwest::header::HeaderValue;
 use reqwest::{RequestBuilder, Url};
 use serde::de::DeserializeOwned;

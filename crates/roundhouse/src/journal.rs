@@ -5,7 +5,7 @@ mod formatting;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use contract::TaskId;
+use api::TaskId;
 use engine::store::{Journal, JournalError};
 
 use crate::engine_access;

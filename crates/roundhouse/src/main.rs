@@ -59,8 +59,8 @@ enum Command {
 
 fn main() -> ExitCode {
     // Before all else: the sandbox helper must hold nothing that it did not get from its engine, and start fast.
-    if std::env::args_os().nth(1).is_some_and(|first| first == leash::HELPER_ARG) {
-        return leash::helper_main();
+    if std::env::args_os().nth(1).is_some_and(|first| first == sandbox::HELPER_ARG) {
+        return sandbox::helper_main();
     }
     engine_command::start_session();
     let result = match Cli::parse().command {

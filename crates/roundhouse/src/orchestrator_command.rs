@@ -5,11 +5,11 @@ use std::io;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use http_service::clock::SystemClock;
+use http_service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
+use http_service::logging::LogFormat;
+use http_service::signals::ShutdownSignals;
 use orchestrator::{Config, OpenError, Orchestrator};
-use service::clock::SystemClock;
-use service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
-use service::logging::LogFormat;
-use service::signals::ShutdownSignals;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::Targets;
@@ -37,11 +37,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
         }
         return if args.offline { Ok(()) } else { check_resources(&config) };
     }
-    service::logging::init_with_format(log.format, log.filter);
+    http_service::logging::init_with_format(log.format, log.filter);
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
-    service::rlimits::raise_file_limit();
+    http_service::rlimits::raise_file_limit();
     // A path that the operator sets is the operator's to provide.
     if ProcessEnv.get("ORCH_CATALOG_MOUNT_PATH").is_none() {
         crate::catalog::unpack(&config.catalog).map_err(Failure::usage)?;
@@ -126,7 +126,7 @@ fn load_config(env: &dyn Env) -> Result<(Config, LogConfig), ConfigErrors> {
         "ORCH_LOG_LEVEL",
         "a level such as info, or a list such as info,sqlx=warn",
         Targets::new().with_default(tracing::Level::INFO),
-        |text| service::logging::parse_filter(text).ok(),
+        |text| http_service::logging::parse_filter(text).ok(),
     );
     let format =
         reader.parse_or("ORCH_LOG_FORMAT", "`text` or `json`", LogFormat::Text, LogFormat::from_name);

@@ -1,8 +1,8 @@
 //! `roundhouse rekey`: seals the registry's secrets with another master key.
 
+use http_service::clock::SystemClock;
+use http_service::env::ProcessEnv;
 use orchestrator::rekey::{Rekey, RekeyError, RekeyOutcome};
-use service::clock::SystemClock;
-use service::env::ProcessEnv;
 
 use crate::error::Failure;
 use crate::terminal::print_line;

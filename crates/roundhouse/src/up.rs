@@ -12,14 +12,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use contract::orchestrator::Policy;
-use contract::{AdminKey, DisplayName, PlatformKey, Slug};
+use api::orchestrator::Policy;
+use api::{AdminKey, DisplayName, PlatformKey, Slug};
 use engine::llm::config::{ConfigSources, NotConfigured};
+use http_service::clock::{Clock as _, SystemClock};
+use http_service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
+use http_service::signals::ShutdownSignals;
 use orchestrator::config::{BackendKind, DEFAULT_NETWORK, DatabaseUrl, PortRange, SupervisionRules, VERSION};
 use orchestrator::{Config, MasterKey, Orchestrator};
-use service::clock::{Clock as _, SystemClock};
-use service::env::{ConfigErrors, Env, EnvReader, ProcessEnv};
-use service::signals::ShutdownSignals;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -54,8 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let models = sources.load().map(|(checked, _)| checked.routes);
     let settings = UpSettings::from_env(&env, models.as_ref().err()).map_err(Failure::usage)?;
     let models = models.map_err(Failure::usage)?;
-    service::logging::init(settings.log.clone());
-    service::rlimits::raise_file_limit();
+    http_service::logging::init(settings.log.clone());
+    http_service::rlimits::raise_file_limit();
     let taken = folder.lock(SystemClock::new().now()).map_err(Failure::usage)?;
     let keys = FolderKeys::load(&taken)?;
     crate::catalog::unpack(&taken.join(CATALOG_FOLDER)).map_err(Failure::usage)?;
@@ -152,7 +152,7 @@ impl UpSettings {
             "ROUNDHOUSE_LOG",
             "a level such as info, or a list such as info,sqlx=warn",
             quiet,
-            |text| service::logging::parse_filter(text).ok(),
+            |text| http_service::logging::parse_filter(text).ok(),
         );
         reader.finish(ports.map(|ports| Self { port, ports, log }))
     }

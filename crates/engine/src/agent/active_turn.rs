@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::event::{Event, Failure, FailureCode, Lifecycle, StopReason};
-use contract::{MessageId, TurnId};
+use api::event::{Event, Failure, FailureCode, Lifecycle, StopReason};
+use api::{MessageId, TurnId};
 use futures::FutureExt as _;
 
 use super::model_step::StepOutcome;
@@ -294,9 +294,9 @@ impl ActiveTurn {
 
     /// Ends the turn because the user cancelled it. What the model has said so far stays in the conversation.
     async fn cancel(mut self, reply: Reply<TurnId>) -> TurnState {
-        if let Some(leash) = &self.context.services.sandbox {
+        if let Some(sandbox) = &self.context.services.sandbox {
             // The programs that its tools started were released together with the tools.
-            leash.wait_for_teardown(CHILD_EXIT_TIMEOUT).await;
+            sandbox.wait_for_teardown(CHILD_EXIT_TIMEOUT).await;
         }
         // The text of a sub-agent is not part of the agent's own answer.
         let agents = self.active_sub_agent.is_some() || self.sent_by_sub_agent;

@@ -163,7 +163,7 @@ fn contents_mut(message: &mut Message) -> Box<dyn Iterator<Item = &mut Content> 
 
 #[cfg(test)]
 mod tests {
-    use contract::content::MediaKind;
+    use api::content::MediaKind;
 
     use super::*;
 

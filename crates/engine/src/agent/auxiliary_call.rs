@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use service::clock::Clock;
+use http_service::clock::Clock;
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use crate::llm::{Answer, EventStream, ModelError, ModelErrorKind, Route, StreamEvent, TokenUsage, estimate};
@@ -94,7 +94,7 @@ impl ActiveTurn {
 
 #[cfg(test)]
 mod tests {
-    use contract::event::BlockType;
+    use api::event::BlockType;
     use futures::stream;
 
     use super::*;

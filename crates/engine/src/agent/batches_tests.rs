@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use contract::learning::Lesson;
+use api::learning::Lesson;
+use mock_llm::{Fault, Gate, Refusal, Reply, Wire};
 use serde_json::json;
-use strict_provider::{Fault, Gate, Refusal, Reply, Wire};
 
 use super::harness::AgentHarness;
 use super::learning::BatchStatus;

@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use contract::MessageId;
-use contract::memory::Source;
+use api::MessageId;
+use api::memory::Source;
 use serde::{Deserialize, Serialize};
 
 use super::compaction_view::{self, MAX_WORKING_MEMORY_BYTES, Rewrite, RewriteKind, compacted_count, view};

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contract::Timestamp;
+use api::Timestamp;
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::{Services, turn_end};

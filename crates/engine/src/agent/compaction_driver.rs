@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::event::{Compaction, CompactionReason, Event};
+use api::event::{Compaction, CompactionReason, Event};
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::attachments::Attachments;

@@ -1,4 +1,4 @@
-use contract::{CallId, MessageId};
+use api::{CallId, MessageId};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -184,7 +184,7 @@ fn what_must_survive_is_said_word_for_word() {
 fn the_last_message_survives_a_reset_with_what_is_attached() {
     let mut branch = Branch::default();
     let media = Media {
-        kind: contract::content::MediaKind::Image,
+        kind: api::content::MediaKind::Image,
         media_type: "image/png".into(),
         name: None,
         hash: "h".into(),
@@ -300,6 +300,6 @@ fn a_document_is_not_the_users_own_word() {
         );
         branch.memory_source()
     };
-    assert_eq!(attached(contract::content::MediaKind::Document), contract::memory::Source::Tool);
-    assert_eq!(attached(contract::content::MediaKind::Image), contract::memory::Source::Agent);
+    assert_eq!(attached(api::content::MediaKind::Document), api::memory::Source::Tool);
+    assert_eq!(attached(api::content::MediaKind::Image), api::memory::Source::Agent);
 }

@@ -1,7 +1,7 @@
 //! The orchestrator's control interface: quiesces the engine and reports its activity.
 
-use contract::Timestamp;
-use contract::rpc::{Activity, UNCONFINED};
+use api::Timestamp;
+use api::rpc::{Activity, UNCONFINED};
 
 use super::{Agent, AgentError};
 
@@ -37,7 +37,7 @@ impl Agent {
                 .services
                 .sandbox
                 .as_ref()
-                .map_or_else(|| UNCONFINED.to_owned(), |leash| leash.confinement().level.clone()),
+                .map_or_else(|| UNCONFINED.to_owned(), |sandbox| sandbox.confinement().level.clone()),
         })
     }
 

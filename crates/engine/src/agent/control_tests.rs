@@ -3,9 +3,9 @@
 use std::sync::Barrier;
 use std::thread;
 
+use mock_llm::{Gate, Reply, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::json;
-use strict_provider::{Gate, Reply, Wire};
 use tokio::runtime::Handle;
 
 use super::harness::{AgentHarness, GatedTool, final_text};

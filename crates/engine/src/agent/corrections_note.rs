@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use contract::memory::MemoryKind;
+use api::memory::MemoryKind;
 
 use super::recall::SEARCH_TIMEOUT;
 use crate::memory_format::{date, quote_lines};

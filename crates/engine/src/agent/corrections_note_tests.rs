@@ -1,5 +1,5 @@
-use contract::Timestamp;
-use contract::memory::Source;
+use api::Timestamp;
+use api::memory::Source;
 use proptest::prelude::*;
 
 use super::*;

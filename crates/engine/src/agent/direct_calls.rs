@@ -1,7 +1,7 @@
 //! Tool calls outside a turn. The holder of the engine's key needs no approval by the user, but denied tools
 //! stay denied.
 
-use contract::CallId;
+use api::CallId;
 use serde_json::Value;
 
 use super::tool_calls::run_tool;

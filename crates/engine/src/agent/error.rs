@@ -1,6 +1,6 @@
 //! The errors of the agent.
 
-use contract::SkillName;
+use api::SkillName;
 
 use super::MAX_TURNS_AT_ONCE;
 use super::attachments::AttachmentError;

@@ -1,9 +1,9 @@
 //! Turns whose models do not answer, and their cost and budgets.
 
-use contract::event::{Event, FailureCode, StopReason, Usage};
+use api::event::{Event, FailureCode, StopReason, Usage};
+use mock_llm::{CapturedRequest, Fault, Refusal, Reply, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{CapturedRequest, Fault, Refusal, Reply, Wire};
 
 use super::harness::{AgentHarness, WIRES, failure, final_text, gateway_config};
 use crate::testing::{SseEvent, rendered_text};
@@ -22,7 +22,7 @@ fn usages(events: &[SseEvent]) -> Vec<Usage> {
 
 fn stop_reason(events: &[SseEvent]) -> StopReason {
     match events.last().unwrap().event() {
-        Event::ThreadLifecycle(contract::event::Lifecycle::Completed { stop_reason, .. }) => stop_reason,
+        Event::ThreadLifecycle(api::event::Lifecycle::Completed { stop_reason, .. }) => stop_reason,
         other => panic!("{other:?}"),
     }
 }
@@ -137,8 +137,8 @@ fn budgets(rig: &AgentHarness, budgets: &Value) -> Value {
     gateway
 }
 
-fn tokens(input: u64, output: u64) -> strict_provider::Usage {
-    strict_provider::Usage { input: Some(input), output: Some(output), ..strict_provider::Usage::default() }
+fn tokens(input: u64, output: u64) -> mock_llm::Usage {
+    mock_llm::Usage { input: Some(input), output: Some(output), ..mock_llm::Usage::default() }
 }
 
 #[tokio::test]
@@ -173,7 +173,7 @@ async fn turns_at_once_do_not_break_a_budget_that_none_breaks_alone() {
     let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let gateway = budgets(&rig, &json!({"tokens_per_hour": 50_000}));
     rig.configure_gateway(&gateway).await;
-    let gate = strict_provider::Gate::new();
+    let gate = mock_llm::Gate::new();
     // Each may have 32,000 tokens of answer, so the second one has less, and the third one nothing.
     for _ in 0..3 {
         rig.provider.enqueue(Reply::from_text("Slowly.").hold(1, &gate).usage(tokens(700, 100)));
@@ -220,7 +220,7 @@ async fn an_answer_that_a_budget_cuts_ends_the_turn_for_that_reason() {
     let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let gateway = budgets(&rig, &json!({"tokens_per_turn": 4_000}));
     rig.configure_gateway(&gateway).await;
-    rig.provider.enqueue(Reply::from_text("As much as").stop(strict_provider::Stop::MaxTokens));
+    rig.provider.enqueue(Reply::from_text("As much as").stop(mock_llm::Stop::MaxTokens));
     let events = rig.send("go").await;
     assert_eq!((stop_reason(&events), final_text(&events).as_str()), (StopReason::Budget, "As much as"));
 }
@@ -233,7 +233,7 @@ async fn what_a_turn_costs_is_told_where_all_prices_are_known() {
     let prices = json!({"input": 3.0, "output": 15.0, "cache_read": 0.3, "cache_write": 3.75});
     gateway["models"]["AnthropicMessages first"]["prices"] = prices;
     rig.configure_gateway(&gateway).await;
-    let used = strict_provider::Usage {
+    let used = mock_llm::Usage {
         withheld: false,
         input: Some(1_000),
         output: Some(100),

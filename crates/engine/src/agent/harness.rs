@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use contract::event::{BlockType, Event, Failure};
+use api::event::{BlockType, Event, Failure};
 use futures::future::BoxFuture;
+use mock_llm::{CapturedRequest, MockProvider, Wire};
 use serde_json::{Value, json};
-use strict_provider::{CapturedRequest, MockProvider, Wire};
 use tempfile::TempDir;
 use tokio::sync::Semaphore;
 
@@ -61,7 +61,7 @@ impl Agent {
     pub(crate) async fn all_messages(
         &self,
         task_id: &TaskId,
-    ) -> Result<Vec<contract::engine::TaskMessage>, AgentError> {
+    ) -> Result<Vec<api::engine::TaskMessage>, AgentError> {
         Ok(self.messages(task_id, None, None).await?.messages)
     }
 }

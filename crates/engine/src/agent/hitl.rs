@@ -1,9 +1,9 @@
 //! Human in the loop: the user's answers, and turns that wait for them.
 
-use contract::content::ContentBlock;
-use contract::engine::{GrantScope, HitlRespond};
-use contract::event::{Event, HitlKind, HitlResolved};
-use contract::{CallId, GrantId, HitlId};
+use api::content::ContentBlock;
+use api::engine::{GrantScope, HitlRespond};
+use api::event::{Event, HitlKind, HitlResolved};
+use api::{CallId, GrantId, HitlId};
 
 use super::active_turn::{ActiveTurn, Interrupt, reply_committed};
 use super::sub_agent::{agent_name, wrap_event, wrap_step};

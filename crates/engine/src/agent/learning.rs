@@ -11,12 +11,12 @@ mod prompts;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::learning::{
+use api::learning::{
     BatchStarted, Feedback, FeedbackRecorded, FeedbackType, Lessons, MAX_FEEDBACK, RecordedStatus,
     StartedStatus,
 };
-use contract::memory::ListMemory;
-use contract::{BatchId, FeedbackId, MemoryId};
+use api::memory::ListMemory;
+use api::{BatchId, FeedbackId, MemoryId};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -126,7 +126,7 @@ fn parse_feedback(feedback: &Feedback) -> Result<FeedbackContent, AgentError> {
             )),
         },
         FeedbackType::Rating => {
-            Ok(FeedbackContent::Rating { rating: rating.map(contract::serde_helpers::BoundedInt::get) })
+            Ok(FeedbackContent::Rating { rating: rating.map(api::serde_helpers::BoundedInt::get) })
         }
         FeedbackType::ErrorReport if comment.as_ref().is_some_and(|text| text.len() > MAX_FEEDBACK) => {
             invalid(format!("`comment`: must be at most {MAX_FEEDBACK} bytes long"))

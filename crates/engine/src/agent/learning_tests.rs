@@ -1,10 +1,10 @@
 //! Learning from feedback, checked by what the model is sent.
 
-use contract::Timestamp;
-use contract::learning::{Check, Lesson};
-use contract::memory::{ListMemory, Source};
+use api::Timestamp;
+use api::learning::{Check, Lesson};
+use api::memory::{ListMemory, Source};
+use mock_llm::{CapturedRequest, Reply, Wire};
 use serde_json::{Value, json};
-use strict_provider::{CapturedRequest, Reply, Wire};
 
 use super::harness::{AgentHarness, WIRES, final_text};
 use super::learning::BatchStatus;

@@ -1,6 +1,6 @@
 //! When the text of a skill is sent again.
 
-use contract::{CallId, MessageId};
+use api::{CallId, MessageId};
 use serde_json::json;
 
 use super::*;

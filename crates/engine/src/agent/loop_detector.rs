@@ -89,7 +89,7 @@ fn fingerprint(call: &ToolUse, outcome: &ToolOutcome) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
-    use contract::CallId;
+    use api::CallId;
     use proptest::prelude::*;
     use serde_json::json;
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::Timestamp;
-use service::clock::Clock;
+use api::Timestamp;
+use http_service::clock::Clock;
 
 use crate::store::{BACKUP_LIFETIME, Brain};
 
@@ -71,9 +71,9 @@ async fn tick(brain: &Brain, clock: &dyn Clock, replay_ttl: Duration) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use http_service::clock::ManualClock;
+    use mock_llm::Wire;
     use pretty_assertions::assert_eq;
-    use service::clock::ManualClock;
-    use strict_provider::Wire;
 
     use super::*;
     use crate::agent::harness::AgentHarness;

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use contract::MemoryId;
-use contract::memory::{
+use api::MemoryId;
+use api::memory::{
     Episodes, Knowledge, KnowledgeList, ListMemory, MAX_QUERY, MemoryKind, MemorySearch, SaveKnowledge,
     Source,
 };
-use contract::serde_helpers::BoundedInt;
+use api::serde_helpers::BoundedInt;
 
 use super::{Agent, AgentError};
 use crate::store::{KnowledgeDraft, MemoryQuery, NewKnowledge, SearchHit, SearchIndex, SupersedeError};

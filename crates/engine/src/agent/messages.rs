@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use contract::engine::{Role, TaskMessage};
-use contract::{CallId, MessageId};
+use api::engine::{Role, TaskMessage};
+use api::{CallId, MessageId};
 use serde_json::{Value, json};
 
 use super::branch::Branch;

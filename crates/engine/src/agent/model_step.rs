@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::MessageId;
-use contract::event::{Event, Failure, FailureCode, Lifecycle};
+use api::MessageId;
+use api::event::{Event, Failure, FailureCode, Lifecycle};
 use futures::StreamExt as _;
 
 use super::active_turn::{ActiveTurn, Interrupt};

@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::event::{Event, WorkingMemoryUpdate};
-use contract::memory::Source;
+use api::event::{Event, WorkingMemoryUpdate};
+use api::memory::Source;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::AgentSnapshot;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mock_llm::{Reply, Wire};
 use serde_json::{Value, json};
-use strict_provider::{Reply, Wire};
 
 use super::harness::{AgentHarness, check_turn, final_text};
 use crate::testing::{SseEvent, next_events, task_id, with_deadline};
@@ -221,7 +221,7 @@ async fn an_input_that_is_not_as_the_schema_says_reaches_neither_the_tool_nor_a_
 }
 
 #[tokio::test]
-async fn without_a_leash_nothing_that_runs_programs_is_offered() {
+async fn without_a_sandbox_nothing_that_runs_programs_is_offered() {
     let skill = "---\nname: forms\ndescription: Fills in forms.\n---\nDo.";
     let rig = harness(&[
         ("tools/count.json", tool("echo 1")),

@@ -1,6 +1,6 @@
 //! The source of what an agent saves to memory. Pure.
 
-use contract::memory::Source;
+use api::memory::Source;
 
 use crate::fault_injection::{self, Mutation};
 use crate::llm::{Block, Content, Message, ToolReply};

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use contract::event::Failure;
-use contract::event::FailureCode::{
+use api::event::Failure;
+use api::event::FailureCode::{
     self, ProviderAuth, ProviderNotConfigured, ProviderRefused, ProviderUnavailable,
 };
+use mock_llm::{Fault, MockProvider, Refusal, Reply, Usage, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::json;
-use strict_provider::{Fault, MockProvider, Refusal, Reply, Usage, Wire};
 
 use super::harness::{AgentHarness, WIRES, check_turn, failure, final_text, transcript};
 use crate::testing::{SseEvent, parse_sse, read_until, rendered_text};

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use contract::event::{Event, WorkingMemoryUpdate};
-use contract::memory::{MemoryKind, Source};
+use api::event::{Event, WorkingMemoryUpdate};
+use api::memory::{MemoryKind, Source};
 use serde_json::{Value, json};
 
 use super::{Services, corrections_note};

@@ -1,9 +1,9 @@
 //! What is recalled into turns, checked by what the model is sent.
 
-use contract::MemoryId;
-use contract::memory::Source;
+use api::MemoryId;
+use api::memory::Source;
+use mock_llm::{Reply, Wire};
 use serde_json::{Value, json};
-use strict_provider::{Reply, Wire};
 
 use super::harness::{AgentHarness, final_text};
 use crate::store::{KnowledgeDraft, NewKnowledge};
@@ -128,7 +128,7 @@ async fn an_edited_message_recalls_anew_and_one_answered_anew_keeps_its_note() {
 async fn a_turn_killed_after_its_opening_keeps_what_it_was_told() {
     let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
     save_knowledge(&rig, "The staging database is called heron.", Source::User, None).await;
-    let gate = strict_provider::Gate::new();
+    let gate = mock_llm::Gate::new();
     rig.provider.enqueue(Reply::from_text("Well, then.").deltas(3).hold(1, &gate));
     let reader = rig.begin(json!({"task_id": "t", "message": "Which staging database?"})).await.unwrap();
     with_deadline(gate.reached()).await;

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use contract::event::{Event, Lifecycle, StopReason};
+use api::event::{Event, Lifecycle, StopReason};
+use mock_llm::{Fault, Gate, Reply, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::json;
-use strict_provider::{Fault, Gate, Reply, Wire};
 
 use super::harness::{AgentHarness, GatedTool, WIRES, check_turn, final_text};
 use super::thread::OUTCOME_UNKNOWN;

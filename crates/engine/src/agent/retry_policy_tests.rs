@@ -1,6 +1,6 @@
 use super::*;
 use crate::llm::{ChatModel, EventStream, Request};
-use contract::content::MediaKind;
+use api::content::MediaKind;
 
 struct SilentModel;
 

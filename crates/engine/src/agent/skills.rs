@@ -1,7 +1,7 @@
 //! Skills as API callers list, read, create, change, delete and export them.
 
-use contract::SkillName;
-use contract::skills::{self, CreateSkill, SkillDefinition, SkillList, UpdateSkill};
+use api::SkillName;
+use api::skills::{self, CreateSkill, SkillDefinition, SkillList, UpdateSkill};
 
 use super::turn_lifecycle::run_blocking;
 use super::{Agent, AgentError};

@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use contract::skills::SkillSummary;
+use api::skills::SkillSummary;
 use sha2::{Digest as _, Sha256};
 
 use super::AgentSnapshot;

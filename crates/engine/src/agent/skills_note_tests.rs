@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use contract::SkillName;
-use contract::skills::SkillSource;
+use api::SkillName;
+use api::skills::SkillSource;
+use mock_llm::{Fault, Refusal, Reply, Wire};
 use serde_json::json;
-use strict_provider::{Fault, Refusal, Reply, Wire};
 
 use super::*;
 use crate::agent::harness::{AgentHarness, final_text};
@@ -192,7 +192,7 @@ async fn a_sub_agent_is_told_too_where_it_may_load_them() {
 async fn the_longest_skill_is_told_whole_and_once() {
     let rig = AgentHarness::new(Wire::AnthropicMessages).await;
     let middle = "Fold in the egg whites.";
-    let half = "x".repeat((contract::skills::MAX_PROMPT - middle.len()) / 2);
+    let half = "x".repeat((api::skills::MAX_PROMPT - middle.len()) / 2);
     let longest_prefix = json!({"name": "baking", "prompt": format!("{half}{middle}{half}")});
     with_deadline(rig.agent.create_skill(serde_json::from_value(longest_prefix).unwrap())).await.unwrap();
     for _ in 0..2 {

@@ -39,8 +39,8 @@ impl AgentSnapshot {
     /// Creates the snapshot of the catalog in `setup`.
     pub(crate) fn from_setup(setup: &ToolDeps) -> Self {
         let catalog = &setup.catalog;
-        if let Some(leash) = &setup.sandbox {
-            leash.set_executable(allowed_executable_dirs(
+        if let Some(sandbox) = &setup.sandbox {
+            sandbox.set_executable(allowed_executable_dirs(
                 &catalog.permissions.executable_folders,
                 &setup.workspace,
             ));

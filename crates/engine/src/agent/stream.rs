@@ -1,6 +1,6 @@
 //! Numbers the blocks of a model's streamed answer and turns it into events.
 
-use contract::event::{BlockStart, BlockStop, BlockType, Delta, Event};
+use api::event::{BlockStart, BlockStop, BlockType, Delta, Event};
 
 /// The event that ends block `index`.
 pub(super) const fn block_stop(index: u32) -> Event {

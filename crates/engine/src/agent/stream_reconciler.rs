@@ -4,7 +4,7 @@
 //! The new answer is compared with that part: while it matches nothing is sent, then only what goes beyond it.
 //! If it diverges or ends early, what was sent is voided and the whole new answer is sent.
 
-use contract::event::{BlockType, Event, Lifecycle};
+use api::event::{BlockType, Event, Lifecycle};
 
 use crate::fault_injection::{self, Mutation};
 use crate::llm::StreamEvent;

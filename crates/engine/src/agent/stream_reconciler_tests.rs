@@ -84,7 +84,7 @@ fn what_was_told_is_known_again_from_its_events() {
     let mut blocks = super::super::stream::Blocks::after(0, None);
     let mut events = vec![blocks.start(BlockType::Thinking), blocks.delta("void".into()).unwrap()];
     events.extend(blocks.stop());
-    let message_id = contract::MessageId::new();
+    let message_id = api::MessageId::new();
     events.push(Event::ThreadLifecycle(Lifecycle::Retrying { message_id, void_after: 1, attempt: 2 }));
     events.extend([blocks.start(BlockType::Text), blocks.delta("one ".into()).unwrap()]);
     events.push(Event::ThreadLifecycle(Lifecycle::Resumed { message_id }));

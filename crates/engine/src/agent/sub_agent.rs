@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use contract::event::{AgentEvent, Event, StopReason};
-use contract::{CallId, MessageId};
+use api::event::{AgentEvent, Event, StopReason};
+use api::{CallId, MessageId};
 
 use super::active_turn::{ActiveTurn, Interrupt};
 use super::model_step::StepOutcome;

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use contract::event::{AgentEvent, Event, Usage};
+use api::event::{AgentEvent, Event, Usage};
+use mock_llm::{CapturedRequest, Fault, Gate, Refusal, Reply, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{CapturedRequest, Fault, Gate, Refusal, Reply, Wire};
 
 use super::super::harness::{
     AgentHarness, GatedTool, WIRES, check_turn, failure, final_text, gateway_config,
@@ -261,7 +261,7 @@ async fn a_sub_agent_has_a_cap_and_a_budget_of_its_own() {
     let poor = AgentSpec { max_tokens: Some(3_000), ..finder() };
     for (agent, why) in [(capped, "as often as it may"), (poor, "budget was used up")] {
         let rig = harness(Wire::AnthropicMessages, agent, Vec::new()).await;
-        let usage = strict_provider::Usage { input: Some(2_900), ..Default::default() };
+        let usage = mock_llm::Usage { input: Some(2_900), ..Default::default() };
         rig.provider.enqueue_all([
             run_agent(Reply::new()),
             Reply::new().text("I look.").tool_use("list_files", json!({"path": "."})).usage(usage),
@@ -370,7 +370,7 @@ async fn a_planner_that_fails_stops_nobody() {
         Reply::from_fault(Fault::refuse(Refusal::Unauthorized)),
     ]);
     let events = rig.send("hello?").await;
-    assert_eq!(failure(&events).code, contract::event::FailureCode::ProviderAuth);
+    assert_eq!(failure(&events).code, api::event::FailureCode::ProviderAuth);
 }
 
 #[tokio::test]
@@ -379,7 +379,7 @@ async fn a_plan_counts_for_the_budget_of_its_turn_and_not_for_its_model_calls() 
     let mut gateway = gateway_config(&rig.provider, &[(Wire::AnthropicMessages, "first")]);
     gateway["budgets"] = json!({"tokens_per_turn": 10_000});
     rig.configure_gateway(&gateway).await;
-    let tokens = strict_provider::Usage { input: Some(9_000), output: Some(900), ..Default::default() };
+    let tokens = mock_llm::Usage { input: Some(9_000), output: Some(900), ..Default::default() };
     rig.provider.enqueue(Reply::from_text("No plan.").usage(tokens));
     let events = rig.send("go").await;
     assert_eq!(events.last().unwrap().data["stop_reason"], "budget");

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use contract::engine::{Grant, PendingRequest, TaskMessage, Tasks};
-use contract::{GrantId, TaskId, TurnId};
+use api::engine::{Grant, PendingRequest, TaskMessage, Tasks};
+use api::{GrantId, TaskId, TurnId};
 
 use serde_json::Value;
 

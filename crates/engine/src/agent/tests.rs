@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use futures::future::BoxFuture;
+use mock_llm::{Gate, Reply, Stop, Usage, Wire};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply, Stop, Usage, Wire};
 
 use super::harness::{
     AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, check_turn, final_text, transcript,
@@ -389,7 +389,7 @@ async fn a_turn_whose_step_can_never_be_written_ends_errored() {
 #[test]
 fn the_turn_check_goes_red() {
     let event = |kind: &str, data: Value| {
-        let data = contract::event::encode_sse(&task_id("t"), TurnId::new(), 1, kind, &data.to_string());
+        let data = api::event::encode_sse(&task_id("t"), TurnId::new(), 1, kind, &data.to_string());
         crate::testing::parse_sse(data.as_bytes()).remove(0)
     };
     let message_id = MessageId::new();
@@ -400,7 +400,7 @@ fn the_turn_check_goes_red() {
     let stop = |index: u32| event("content_block_stop", json!({"index": index}));
     let text = event("text_delta", json!({"text": "x"}));
     let thought = event("thinking_delta", json!({"text": "x"}));
-    let call = json!({"tool_call_id": contract::CallId::new(), "tool": "t", "input": {}});
+    let call = json!({"tool_call_id": api::CallId::new(), "tool": "t", "input": {}});
     let call = event("tool_call", call);
     let whole = |middle: &[&SseEvent]| -> Vec<SseEvent> {
         [&started].into_iter().chain(middle.iter().copied()).chain([&errored, &error]).cloned().collect()

@@ -5,8 +5,8 @@
 
 use std::ops::RangeInclusive;
 
-use contract::event::{HitlKind, StopReason};
-use contract::{CallId, HitlId, MessageId, TurnId};
+use api::event::{HitlKind, StopReason};
+use api::{CallId, HitlId, MessageId, TurnId};
 
 use super::branch::{Branch, MessageOrigin};
 use super::compaction_view::RewriteKind;

@@ -1,6 +1,6 @@
 //! Random journals that obey the rules of a turn, with random choices where a turn has several options.
 
-use contract::{Timestamp, TurnId};
+use api::{Timestamp, TurnId};
 use proptest::prelude::*;
 
 use super::model::{self, CallStage, Entry};

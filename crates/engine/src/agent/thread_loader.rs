@@ -7,7 +7,7 @@
 //! appends to it; for a turn that goes back further than the checkpoint, the journal is read from its
 //! beginning.
 
-use contract::TurnId;
+use api::TurnId;
 
 use super::branch::Branch;
 use super::thread::{FoldError, JournalFold, MissingOpening, Thread};

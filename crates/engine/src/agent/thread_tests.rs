@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use contract::event::{Failure, FailureCode};
+use api::event::{Failure, FailureCode};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use contract::event::{Event, HitlKind, ToolCall, ToolResult, WorkingMemoryUpdate};
-use contract::memory::Source;
-use contract::{HitlId, MemoryId};
+use api::event::{Event, HitlKind, ToolCall, ToolResult, WorkingMemoryUpdate};
+use api::memory::Source;
+use api::{HitlId, MemoryId};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use tokio::sync::OwnedSemaphorePermit;

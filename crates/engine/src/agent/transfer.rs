@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use api::transfer::{ImportMode, Imported, ImportedStatus};
 use bytes::{Buf as _, Bytes, BytesMut};
-use contract::transfer::{ImportMode, Imported, ImportedStatus};
 use futures::{Stream, StreamExt as _};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit, RwLock, Semaphore, mpsc, oneshot};
@@ -359,7 +359,7 @@ impl From<ImportError> for AgentError {
 mod tests {
     use serde_json::json;
 
-    use strict_provider::Wire;
+    use mock_llm::Wire;
 
     use super::super::harness::AgentHarness;
     use super::*;
@@ -372,7 +372,7 @@ mod tests {
         let content = "x".repeat(16_000);
         let record = |_| {
             json!({
-                "id": contract::MemoryId::new(), "content": content, "source": "user",
+                "id": api::MemoryId::new(), "content": content, "source": "user",
                 "created_at": "2026-01-01T00:00:00.000Z",
             })
         };

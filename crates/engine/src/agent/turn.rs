@@ -1,7 +1,7 @@
 //! The state of the current turn within a thread. Pure.
 
-use contract::MessageId;
-use contract::event::Usage;
+use api::MessageId;
+use api::event::Usage;
 
 use super::loop_detector::LoopDetector;
 use crate::llm::{Answer, TokenUsage};

@@ -1,7 +1,7 @@
 //! Abnormal ends of turns, and what clients receive about them.
 
-use contract::event::{Event, Failure, FailureCode, Lifecycle, ToolResult};
-use contract::{CallId, MessageId};
+use api::event::{Event, Failure, FailureCode, Lifecycle, ToolResult};
+use api::{CallId, MessageId};
 
 use crate::event_log::{Commit, Recorder};
 use crate::llm::{ModelError, ModelErrorKind};

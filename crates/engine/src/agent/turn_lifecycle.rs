@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::event::{Event, Failure, FailureCode, HitlKind, HitlRequest, Lifecycle};
-use contract::{HitlId, MessageId, TurnId};
+use api::event::{Event, Failure, FailureCode, HitlKind, HitlRequest, Lifecycle};
+use api::{HitlId, MessageId, TurnId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use tokio::runtime::Handle;
 
-use contract::event::{Event, Lifecycle};
+use api::event::{Event, Lifecycle};
 
 use super::branch::Branch;
 use super::recall::{RecallBudgets, Recalled};

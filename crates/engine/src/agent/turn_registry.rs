@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contract::{HitlId, MessageId, TaskId, TurnId};
+use api::{HitlId, MessageId, TaskId, TurnId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::AgentError;

@@ -1,6 +1,6 @@
 //! Which turns count as active, whatever happens to them in whatever order.
 
-use contract::TaskId;
+use api::TaskId;
 use proptest::prelude::*;
 use tempfile::TempDir;
 

@@ -1,9 +1,9 @@
 //! Validates a request to run a turn.
 
+use api::content::{ContentBlock, MAX_CONTENT_BLOCKS};
+use api::engine::Execute;
+use api::{ClientRequestId, MessageId, TaskId, Timestamp};
 use bytes::Bytes;
-use contract::content::{ContentBlock, MAX_CONTENT_BLOCKS};
-use contract::engine::Execute;
-use contract::{ClientRequestId, MessageId, TaskId, Timestamp};
 use sha2::{Digest as _, Sha256};
 
 use super::AgentError;

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::assets::{AuthKind, TransportKind};
+use api::assets::{AuthKind, TransportKind};
+use http_service::env::{Env, parse_lifetime};
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use service::env::{Env, parse_lifetime};
 
 use super::tools::{redacted_json_error, resolve_catalog_path};
 use super::{is_absent, read_text};

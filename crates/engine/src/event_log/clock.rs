@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use contract::Timestamp;
-use service::clock::Clock;
+use api::Timestamp;
+use http_service::clock::Clock;
 
 /// How far the clock may run ahead of the highest real time that the task has seen.
 pub(super) const MAX_LEAD_MS: i64 = 2_000;

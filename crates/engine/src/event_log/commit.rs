@@ -1,9 +1,9 @@
 //! The unit of a commit: steps, the events that report them, and the state changes that belong to them.
 
+use api::event::{Event, HitlRequest};
+use api::memory::MemoryKind;
+use api::{HitlId, Timestamp, TurnId};
 use bytes::Bytes;
-use contract::event::{Event, HitlRequest};
-use contract::memory::MemoryKind;
-use contract::{HitlId, Timestamp, TurnId};
 
 use crate::llm::{Content, Media};
 use crate::store::steps::{MemoryWrite, Step};

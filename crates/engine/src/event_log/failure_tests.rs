@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
-use contract::event::{Event, ToolCall};
-use contract::{CallId, TurnId};
+use api::event::{Event, ToolCall};
+use api::{CallId, TurnId};
 use pretty_assertions::assert_eq;
 use rusqlite::{Connection, OptionalExtension as _};
 
@@ -60,7 +60,7 @@ async fn the_stored_check_goes_red() {
     let hold = WriterPause::pause_writer(&bench.brain).await;
     recorder.emit(block_stop(0)).await.unwrap();
     // The event as it would be shown if it were published before it is stored.
-    let early = contract::event::encode_sse(
+    let early = api::event::encode_sse(
         &task_id("t"),
         recorder.turn_id(),
         recorder.last_ts(),

@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use api::event::{Delta, Event, encode_sse};
+use api::{TaskId, Timestamp, TurnId};
 use bytes::Bytes;
-use contract::event::{Delta, Event, encode_sse};
-use contract::{TaskId, Timestamp, TurnId};
-use service::clock::Clock;
+use http_service::clock::Clock;
 use tokio::sync::{oneshot, watch};
 
 use super::clock::{ClockReading, EventClock};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::TurnId;
+use api::event::{Event, encode_sse};
 use bytes::Bytes;
-use contract::TurnId;
-use contract::event::{Event, encode_sse};
 use tokio::sync::watch;
 
 use super::outbox::{LogStatus, TaskEventLog, wire_ts};

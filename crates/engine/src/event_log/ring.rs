@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use api::TurnId;
 use bytes::Bytes;
-use contract::TurnId;
 
 /// An event in its form on the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]

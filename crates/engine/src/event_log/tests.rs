@@ -3,12 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use contract::event::{BlockStart, BlockStop, BlockType, Delta, Event, Lifecycle, StopReason};
-use contract::{MessageId, Timestamp, TurnId};
+use api::event::{BlockStart, BlockStop, BlockType, Delta, Event, Lifecycle, StopReason};
+use api::{MessageId, Timestamp, TurnId};
 use futures::FutureExt as _;
+use http_service::clock::{ManualClock, SystemClock};
 use pretty_assertions::assert_eq;
 use rusqlite::Connection;
-use service::clock::{ManualClock, SystemClock};
 use tokio::sync::Notify;
 
 use super::*;
@@ -148,7 +148,7 @@ fn check_reading(seen: &[SseEvent], stored: &[(i64, String)]) -> Result<(), Stri
 #[test]
 fn the_reading_check_goes_red() {
     let wire = |stamps: &[i64]| -> Vec<SseEvent> {
-        let line = |ts| contract::event::encode_sse(&task_id("t"), TurnId::new(), ts, "usage", "{}");
+        let line = |ts| api::event::encode_sse(&task_id("t"), TurnId::new(), ts, "usage", "{}");
         stamps.iter().flat_map(|ts| parse_sse(line(*ts).as_bytes())).collect()
     };
     let stored: Vec<(i64, String)> = [1, 2, 4].map(|ts| (ts, "usage".to_owned())).into();
@@ -181,11 +181,9 @@ async fn whole_turn(recorder: Recorder) -> String {
         }
         recorder.emit(block_stop(block)).await.unwrap();
         if block % 4 == 0 {
-            with_deadline(
-                recorder.commit(Commit::new().event(Event::Usage(contract::event::Usage::default()))),
-            )
-            .await
-            .unwrap();
+            with_deadline(recorder.commit(Commit::new().event(Event::Usage(api::event::Usage::default()))))
+                .await
+                .unwrap();
         }
     }
     with_deadline(recorder.commit(ending_commit())).await.unwrap();

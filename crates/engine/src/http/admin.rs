@@ -1,9 +1,9 @@
 //! `/admin`: operations for operators of a running engine.
 
+use api::admin::{CatalogCounts, CatalogReloaded, ReloadedStatus, SoulReloaded};
+use api::{ErrorBody, ErrorCode};
 use axum::extract::State as Extract;
-use contract::admin::{CatalogCounts, CatalogReloaded, ReloadedStatus, SoulReloaded};
-use contract::{ErrorBody, ErrorCode};
-use service::http::ApiError;
+use http_service::http::ApiError;
 
 use super::AppState;
 use super::auth::Authenticated;

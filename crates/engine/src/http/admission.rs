@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
+use http_service::http::{ApiError, BodyAdmission, parse_json, read_admitted_body};
 use serde::de::DeserializeOwned;
-use service::http::{ApiError, BodyAdmission, parse_json, read_admitted_body};
 
 use super::AppState;
 use crate::agent::AgentError;

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::ErrorBody;
+use api::ErrorBody;
+use http_service::env::EnvReader;
+use http_service::serve::{ServeLimits, serve};
+use mock_llm::MockProvider;
 use reqwest::{Method, RequestBuilder, Response};
 use serde_json::{Value, json};
-use service::env::EnvReader;
-use service::serve::{ServeLimits, serve};
-use strict_provider::MockProvider;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

@@ -1,15 +1,15 @@
 //! `/assets`: MCP servers, and the user's connections to them.
 
+use api::assets::{
+    Callback, CallbackOutcome, Connect, ConnectOutcome, ConnectedStatus, ConnectionList, Disconnected,
+    DisconnectedStatus, ServerList,
+};
+use api::{ErrorBody, ErrorCode};
 use axum::extract::State as Extract;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
-use contract::assets::{
-    Callback, CallbackOutcome, Connect, ConnectOutcome, ConnectedStatus, ConnectionList, Disconnected,
-    DisconnectedStatus, ServerList,
-};
-use contract::{ErrorBody, ErrorCode};
-use service::http::{ApiError, Path, Query};
+use http_service::http::{ApiError, Path, Query};
 
 use super::AppState;
 use super::admission::Admitted;

@@ -1,8 +1,8 @@
 //! Tests of `/assets` and `assets.*` of `/rpc`, as far as no server is needed.
 
-use contract::assets::{ConnectionList, ServerList};
+use api::assets::{ConnectionList, ServerList};
+use mock_llm::MockProvider;
 use serde_json::{Value, json};
-use strict_provider::MockProvider;
 
 use super::app::{TestApp, expect_error};
 use crate::testing::with_deadline;

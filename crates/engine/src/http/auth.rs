@@ -2,12 +2,12 @@
 
 use std::sync::{PoisonError, RwLock};
 
+use api::engine::ENGINE_KEY_HEADER;
+use api::proof::Challenge;
+use api::{ErrorCode, KeyHash};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use contract::engine::ENGINE_KEY_HEADER;
-use contract::proof::Challenge;
-use contract::{ErrorCode, KeyHash};
-use service::http::ApiError;
+use http_service::http::ApiError;
 
 use super::AppState;
 

@@ -20,7 +20,7 @@ impl Modify for KeyScheme {
 /// This service's OpenAPI 3.1 document.
 #[utoipa::path(
     get, path = "/openapi.json", security(("engine_key" = [])),
-    responses((status = 200, description = "The document"), (status = 401, body = contract::ErrorBody)),
+    responses((status = 200, description = "The document"), (status = 401, body = api::ErrorBody)),
 )]
 pub(super) async fn openapi(_: Authenticated) -> Json<OpenApi> {
     Json(super::document())

@@ -1,7 +1,7 @@
 //! Maps the agent's errors to HTTP responses, in one place.
 
-use contract::ErrorCode;
-use service::http::ApiError;
+use api::ErrorCode;
+use http_service::http::ApiError;
 
 use crate::agent::AgentError;
 

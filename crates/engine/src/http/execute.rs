@@ -2,15 +2,15 @@
 
 use std::convert::Infallible;
 
+use api::engine::{Execute, Replay};
+use api::event::SentEvent;
+use api::{ErrorBody, ErrorCode, TaskId};
 use axum::body::{Body, Bytes};
 use axum::extract::State as Extract;
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
-use contract::engine::{Execute, Replay};
-use contract::event::SentEvent;
-use contract::{ErrorBody, ErrorCode, TaskId};
 use futures::Stream;
-use service::http::{ApiError, Query};
+use http_service::http::{ApiError, Query};
 use utoipa::IntoParams;
 
 use super::AppState;
@@ -46,7 +46,7 @@ pub(super) async fn execute(
 /// The query of [`replay`], for the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-#[expect(dead_code, reason = "only its description is used; `contract::engine::Replay` is what is parsed")]
+#[expect(dead_code, reason = "only its description is used; `api::engine::Replay` is what is parsed")]
 struct ReplayQuery {
     /// Events after this time (Unix milliseconds). `Last-Event-ID` beats it.
     #[param(minimum = 0, default = 0)]
@@ -75,7 +75,7 @@ pub(super) async fn replay(
 ) -> Result<Response, ApiError> {
     let after = match last_event_id(&headers)? {
         Some(id) => id,
-        None => query.after.map_or(0, contract::serde_helpers::BoundedInt::get),
+        None => query.after.map_or(0, api::serde_helpers::BoundedInt::get),
     };
     let reader = shared.agent.replay(query.task_id, after)?;
     Ok(sse_response(reader))

@@ -1,11 +1,11 @@
 //! `GET /health`: the state of the engine and its parts.
 
+use api::engine::{EngineHealth, HEALTHY, Subsystems};
+use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
 use axum::Json;
 use axum::extract::State as Extract;
 use axum::http::{HeaderMap, HeaderName};
 use axum::response::AppendHeaders;
-use contract::engine::{EngineHealth, HEALTHY, Subsystems};
-use contract::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
 
 use super::AppState;
 

@@ -1,11 +1,11 @@
 //! `/hitl`: pending requests to a person, their answers, and lasting grants.
 
-use axum::extract::State as Extract;
-use contract::engine::{
+use api::engine::{
     Deleted, DeletedStatus, Grants, HitlPending, HitlRespond, HitlResponded, HitlRespondedStatus,
 };
-use contract::{ErrorBody, ErrorCode};
-use service::http::{ApiError, Path};
+use api::{ErrorBody, ErrorCode};
+use axum::extract::State as Extract;
+use http_service::http::{ApiError, Path};
 
 use super::AppState;
 use super::admission::Admitted;

@@ -1,11 +1,11 @@
 //! `/feedback`, `/admin/lc/trigger` and `/memory/lessons`: feedback on turns, and the lessons learned from it.
 
+use api::ErrorBody;
+use api::engine::{Deleted, DeletedStatus};
+use api::learning::{BatchStarted, Feedback, FeedbackRecorded, Lessons};
+use api::memory::ListMemory;
 use axum::extract::State as Extract;
-use contract::ErrorBody;
-use contract::engine::{Deleted, DeletedStatus};
-use contract::learning::{BatchStarted, Feedback, FeedbackRecorded, Lessons};
-use contract::memory::ListMemory;
-use service::http::{ApiError, Path, Query};
+use http_service::http::{ApiError, Path, Query};
 
 use super::AppState;
 use super::admission::Admitted;

@@ -77,7 +77,7 @@ async fn a_batch_is_started_and_lessons_are_listed_and_undone() {
     assert_eq!((&started["status"], &started["trajectory_count"]), (&json!("started"), &json!(1)));
     assert!(has_id(&started["batch_id"], "lc-"), "{started}");
     assert_eq!(get(&app, "/memory/lessons").await, json!({"lessons": []}));
-    for id in ["mem_7", &contract::MemoryId::new().to_string()] {
+    for id in ["mem_7", &api::MemoryId::new().to_string()] {
         let response =
             with_deadline(app.request("DELETE", &format!("/memory/lessons/{id}")).send()).await.unwrap();
         expect_error(response, 404, "NOT_FOUND").await;

@@ -1,13 +1,13 @@
 //! `/memory`: what the engine remembers beyond a task.
 
-use axum::extract::State as Extract;
-use contract::ErrorBody;
-use contract::engine::{Deleted, DeletedStatus};
-use contract::memory::{
+use api::ErrorBody;
+use api::engine::{Deleted, DeletedStatus};
+use api::memory::{
     Episodes, Knowledge, KnowledgeList, KnowledgeResult, KnowledgeResults, ListMemory, MemoryKind,
     MemorySearch, SaveKnowledge, Source,
 };
-use service::http::{ApiError, Path, Query};
+use axum::extract::State as Extract;
+use http_service::http::{ApiError, Path, Query};
 
 use super::AppState;
 use super::admission::Admitted;

@@ -71,7 +71,7 @@ async fn what_cannot_be_is_refused_with_a_reason() {
     let app = TestApp::start().await;
     let first = save(&app, json!({"content": "One."})).await["id"].clone();
     save(&app, json!({"content": "Two.", "supersedes": first})).await;
-    let unknown = contract::MemoryId::new().to_string();
+    let unknown = api::MemoryId::new().to_string();
     let long = "x".repeat(16_385);
     for (body, status, code, named) in [
         (json!({}), 400, "INVALID_REQUEST", "content"),

@@ -1,13 +1,13 @@
 //! `POST /rpc`: calls of the engine's subsystems, outside the agent's loop. Error responses are flat, without the
 //! envelope.
 
+use api::rpc::{Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult};
+use api::{ErrorCode, KeyHash};
 use axum::extract::{FromRequest, FromRequestParts as _, Request, State as Extract};
 use axum::response::{IntoResponse, Response};
-use contract::rpc::{Quiesced, RpcCall, RpcError, RpcMethod, RpcMethods, RpcOutcome, RpcResult};
-use contract::{ErrorCode, KeyHash};
+use http_service::http::{ApiError, parse_fields};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use service::http::{ApiError, parse_fields};
 
 use super::admission::Admitted;
 use super::auth::Authenticated;

@@ -1,8 +1,8 @@
 //! The methods `assets.*` of `/rpc`.
 
-use contract::rpc::{RpcMethod, RpcOutcome};
+use api::rpc::{RpcMethod, RpcOutcome};
+use http_service::http::ApiError;
 use serde_json::json;
-use service::http::ApiError;
 
 use super::Shared;
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use contract::rpc::{BudgetState, BudgetStates, GatewayConfig, ModelSpending, QuotaState, RpcOutcome};
-use contract::{ErrorCode, Timestamp};
+use api::rpc::{BudgetState, BudgetStates, GatewayConfig, ModelSpending, QuotaState, RpcOutcome};
+use api::{ErrorCode, Timestamp};
+use http_service::http::{ApiError, parse_fields};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use service::http::{ApiError, parse_fields};
 
 use super::Shared;
 use crate::agent::AgentError;

@@ -1,8 +1,8 @@
 //! Tests of the gateway's configuration and telemetry over `/rpc`.
 
+use mock_llm::{Fault, MockProvider, Refusal, Reply};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{Fault, MockProvider, Refusal, Reply};
 
 use super::app::{ENGINE_KEY, TestApp};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};

@@ -1,12 +1,12 @@
 //! The methods `memory.*` of `/rpc`.
 
-use contract::ErrorCode;
-use contract::engine::{Deleted, DeletedStatus};
-use contract::memory::{MAX_CONTENT, MAX_QUERY, MAX_TAG, MAX_TAGS, MemoryKind, MemoryResult, MemoryResults};
-use contract::rpc::{RpcMethod, RpcOutcome};
+use api::ErrorCode;
+use api::engine::{Deleted, DeletedStatus};
+use api::memory::{MAX_CONTENT, MAX_QUERY, MAX_TAG, MAX_TAGS, MemoryKind, MemoryResult, MemoryResults};
+use api::rpc::{RpcMethod, RpcOutcome};
+use http_service::http::{ApiError, parse_fields};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use service::http::{ApiError, parse_fields};
 
 use super::Shared;
 use crate::agent::AgentError;

@@ -1,8 +1,8 @@
 //! `skill.<name>` of `/rpc`: runs skills outside a turn.
 
-use contract::rpc::{RpcMethod, RpcOutcome, ToolOutput};
+use api::rpc::{RpcMethod, RpcOutcome, ToolOutput};
+use http_service::http::ApiError;
 use serde_json::{Map, Value};
-use service::http::ApiError;
 
 use super::Shared;
 

@@ -1,6 +1,6 @@
 //! Tests of `/rpc`: its two forms, its flat errors, and the replacement of the key.
 
-use contract::rpc::RpcError;
+use api::rpc::RpcError;
 use pretty_assertions::assert_eq;
 use reqwest::Response;
 use serde_json::{Value, json};
@@ -196,7 +196,7 @@ fn who_holds_an_old_key_cannot_turn_a_change_back() {
     let (first, second) = (Authenticated(KeyHash::of(ENGINE_KEY)), Authenticated(KeyHash::of(ENGINE_KEY)));
     lock.replace_hash(&first, KeyHash::of(OTHER_KEY)).unwrap();
     let refused = lock.replace_hash(&second, KeyHash::of("sk-svc-mine")).unwrap_err();
-    assert_eq!(refused.code(), contract::ErrorCode::InvalidEngineKey);
+    assert_eq!(refused.code(), api::ErrorCode::InvalidEngineKey);
     lock.replace_hash(&Authenticated(KeyHash::of(OTHER_KEY)), KeyHash::of(ENGINE_KEY)).unwrap();
 }
 
@@ -229,13 +229,13 @@ async fn activity_has_exactly_its_fields() {
     let mut after = expect_rpc_result(&app, ENGINE_KEY, activity).await;
     let at = after["last_activity_at"].take();
     assert_eq!(after, expected);
-    assert!(at.as_str().unwrap().parse::<contract::Timestamp>().unwrap().to_string() == at, "{at}");
+    assert!(at.as_str().unwrap().parse::<api::Timestamp>().unwrap().to_string() == at, "{at}");
     app.stop().await;
 }
 
 #[tokio::test]
 async fn health_proves_the_key_that_holds_to_whoever_asks_with_a_challenge() {
-    use contract::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
+    use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
 
     let app = TestApp::start().await;
     let asked = async |challenge: Option<&str>| {

@@ -1,9 +1,9 @@
 //! `tool.<name>` of `/rpc`: calls tools outside a turn.
 
-use contract::ErrorCode;
-use contract::rpc::{RpcMethod, RpcOutcome, ToolOutput};
+use api::ErrorCode;
+use api::rpc::{RpcMethod, RpcOutcome, ToolOutput};
+use http_service::http::ApiError;
 use serde_json::{Map, Value};
-use service::http::ApiError;
 
 use super::Shared;
 use crate::agent::DirectError;

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use api::ErrorBody;
+use api::engine::{Deleted, DeletedStatus};
+use api::skills::{CreateSkill, Skill, SkillList, UpdateSkill};
 use axum::extract::State as Extract;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get};
-use contract::ErrorBody;
-use contract::engine::{Deleted, DeletedStatus};
-use contract::skills::{CreateSkill, Skill, SkillList, UpdateSkill};
-use service::http::{ApiError, Path};
+use http_service::http::{ApiError, Path};
 
 use super::AppState;
 use super::admission::Admitted;

@@ -1,9 +1,9 @@
 //! Tests of `/skills`, and of `skill.<name>` of `/rpc`, with a mock model.
 
+use mock_llm::{Fault, Gate, MockProvider, Refusal, Reply, Stop};
 use pretty_assertions::assert_eq;
 use reqwest::Response;
 use serde_json::{Map, Value, json};
-use strict_provider::{Fault, Gate, MockProvider, Refusal, Reply, Stop};
 
 use super::app::{ENGINE_KEY, TestApp, expect_error};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};

@@ -1,9 +1,9 @@
 //! `POST /execute/cancel` and `POST /execute/steer`: control of a running turn.
 
+use api::ErrorBody;
+use api::engine::{Cancel, Cancelled, CancelledStatus, Steer, Steered, SteeredStatus};
 use axum::extract::State as Extract;
-use contract::ErrorBody;
-use contract::engine::{Cancel, Cancelled, CancelledStatus, Steer, Steered, SteeredStatus};
-use service::http::ApiError;
+use http_service::http::ApiError;
 
 use super::AppState;
 use super::admission::Admitted;

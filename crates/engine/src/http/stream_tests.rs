@@ -1,8 +1,8 @@
 //! Tests of the event stream on the wire, live and replayed.
 
+use mock_llm::{Fault, Gate, Refusal, Reply};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{Fault, Gate, Refusal, Reply};
 
 use super::app::{TestApp, events, expect_error};
 use crate::testing::{SseEvent, with_deadline};

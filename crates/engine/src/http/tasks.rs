@@ -1,16 +1,16 @@
 //! `/tasks`: the conversations, their messages and working memory.
 
+use api::engine::{
+    DeleteTask, Deleted, DeletedStatus, Forget, ListMessages, ListTasks, SetMemory, TaskMemory, TaskMessages,
+    Tasks,
+};
+use api::serde_helpers::BoundedInt;
+use api::{ErrorBody, ErrorCode, TaskId};
 use axum::extract::State as Extract;
 use axum::http::HeaderName;
 use axum::http::header::LINK;
 use axum::response::AppendHeaders;
-use contract::engine::{
-    DeleteTask, Deleted, DeletedStatus, Forget, ListMessages, ListTasks, SetMemory, TaskMemory, TaskMessages,
-    Tasks,
-};
-use contract::serde_helpers::BoundedInt;
-use contract::{ErrorBody, ErrorCode, TaskId};
-use service::http::{ApiError, Path, Query};
+use http_service::http::{ApiError, Path, Query};
 
 use super::AppState;
 use super::admission::Admitted;

@@ -1,9 +1,9 @@
 //! Error responses, authentication, and the OpenAPI document.
 
 use futures::{FutureExt as _, StreamExt as _};
+use mock_llm::{Gate, MockProvider, Reply};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{Gate, MockProvider, Reply};
 
 use super::app::{ENGINE_KEY, TestApp, events, expect_error};
 use super::rpc_tests::expect_rpc_error;

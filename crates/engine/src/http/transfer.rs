@@ -2,14 +2,14 @@
 
 use std::io;
 
+use api::ErrorBody;
+use api::transfer::{ImportMemory, Imported};
 use axum::body::{Body, Bytes};
 use axum::extract::State as Extract;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
-use contract::ErrorBody;
-use contract::transfer::{ImportMemory, Imported};
 use futures::Stream;
-use service::http::{ApiError, Query};
+use http_service::http::{ApiError, Query};
 
 use super::AppState;
 use super::auth::Authenticated;
@@ -64,7 +64,7 @@ fn export_chunks(first: Bytes, export: Export) -> impl Stream<Item = Result<Byte
 /// Takes in a document of `GET /memory/export`, of any size: all of it or nothing.
 #[utoipa::path(
     post, path = "/memory/import", security(("engine_key" = [])),
-    params(("mode" = Option<contract::transfer::ImportMode>, Query,
+    params(("mode" = Option<api::transfer::ImportMode>, Query,
             description = "What to do with what is remembered already; `merge` by default")),
     request_body(content = serde_json::Value, description = "The document", content_type = "application/json"),
     responses(

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use mock_llm::{Gate, Reply};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply};
 
 use super::app::{ENGINE_KEY, TestApp, events, expect_error};
 use super::rpc_tests::{expect_rpc_error, expect_rpc_result, post_rpc};
@@ -180,7 +180,7 @@ async fn rpc_exports_the_same_document_unless_it_is_too_large() {
     assert_eq!(expect_rpc_result(&app, ENGINE_KEY, call.clone()).await, document);
     let content = "x".repeat(16_000);
     let record = |_| {
-        json!({"id": contract::MemoryId::new(), "content": content, "source": "user",
+        json!({"id": api::MemoryId::new(), "content": content, "source": "user",
                             "created_at": "2026-01-01T00:00:00.000Z"})
     };
     let many: Vec<Value> = (0..600).map(record).collect();

@@ -5,7 +5,7 @@ mod prompt_cache;
 
 use std::borrow::Cow;
 
-use contract::content::MediaKind;
+use api::content::MediaKind;
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
 use serde::Serialize;

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use contract::CallId;
-use contract::event::BlockType;
+use api::CallId;
+use api::event::BlockType;
 use serde_json::{Map, Value};
 
 use super::http::ReceivedBytes;

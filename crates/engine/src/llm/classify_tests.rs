@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use futures::StreamExt as _;
+use mock_llm::{Fault, MockProvider, Refusal, Reply};
 use pretty_assertions::assert_eq;
 use secrecy::SecretString;
 use serde_json::json;
-use strict_provider::{Fault, MockProvider, Refusal, Reply};
 
 use self::cases::{ANTHROPIC, GEMINI, MESSAGES, OPENAI, OTHERS};
 use super::super::ModelErrorKind::{Auth, BrokenHistory, Busy, NoSuchModel, Quota, Refused, TooLong};

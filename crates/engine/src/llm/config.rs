@@ -9,8 +9,8 @@ use std::fmt;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
+use http_service::env::{ConfigErrors, Env, EnvReader};
 use serde_json::{Value, json};
-use service::env::{ConfigErrors, Env, EnvReader};
 
 use super::base_url::BaseUrl;
 use super::factory::build_routes;

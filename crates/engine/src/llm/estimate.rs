@@ -116,7 +116,7 @@ fn tokens_for_bytes(bytes: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use contract::content::MediaKind;
+    use api::content::MediaKind;
     use pretty_assertions::assert_eq;
 
     use super::*;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use http_service::env::EnvReader;
 use secrecy::SecretString;
-use service::env::EnvReader;
 
 use super::anthropic::Anthropic;
 use super::base_url::BaseUrl;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contract::engine::HEALTHY;
-use contract::rpc::{CacheState, ModelState};
+use api::engine::HEALTHY;
+use api::rpc::{CacheState, ModelState};
 
 use super::config::NotConfigured;
 use super::health::HealthTracker;

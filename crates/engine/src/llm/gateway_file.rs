@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use http_service::env::EnvReader;
 use serde_json::{Map, Value};
-use service::env::EnvReader;
 
 use super::base_url::BaseUrl;
 use super::key_policy;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use contract::rpc::CacheUse;
+use api::rpc::CacheUse;
 use pretty_assertions::assert_eq;
 use serde_json::json;
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use contract::content::MediaKind;
+use api::content::MediaKind;
 use reqwest::header::HeaderName;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};

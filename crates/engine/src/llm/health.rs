@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use contract::rpc::{CacheState, CacheUse, ModelFailure, ModelState};
+use api::rpc::{CacheState, CacheUse, ModelFailure, ModelState};
 
 use super::{ModelError, ModelErrorKind, TokenUsage};
 

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use contract::content::MediaKind;
+use api::content::MediaKind;
 
 use super::http::{is_hash, placeholder};
 use super::{Content, Media};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use contract::content::MediaKind;
+use api::content::MediaKind;
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
 use serde::Deserialize;

@@ -1,8 +1,8 @@
 //! Streams from the protocol's documentation, split into chunks of any size, and the messages that are sent back.
 
 use futures::StreamExt as _;
+use mock_llm::{MockProvider, Reply};
 use pretty_assertions::assert_eq;
-use strict_provider::{MockProvider, Reply};
 
 use super::super::decoder_testing::{self, decode_to_lines, final_error};
 use super::super::http::placeholder;

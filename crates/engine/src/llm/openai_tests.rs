@@ -1,6 +1,6 @@
 //! Requests, compared with the protocol's documentation, and the parts of an answer that are sent back.
 
-use contract::CallId;
+use api::CallId;
 use pretty_assertions::assert_eq;
 
 use super::super::ToolSpec;

@@ -1,16 +1,16 @@
 //! Any history is repaired to one that all providers accept, and a valid one is not changed.
 
+use api::CallId;
+use api::content::MediaKind;
 use bytes::Bytes;
-use contract::CallId;
-use contract::content::MediaKind;
 use futures::StreamExt as _;
+use mock_llm::{MockProvider, Reply};
 use pretty_assertions::assert_eq;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;
 use proptest::test_runner::TestRunner;
 use secrecy::SecretString;
 use serde_json::json;
-use strict_provider::{MockProvider, Reply};
 
 use super::super::anthropic::Anthropic;
 use super::super::openai::OpenAi;

@@ -3,7 +3,7 @@
 
 mod decoding;
 
-use contract::content::MediaKind;
+use api::content::MediaKind;
 use reqwest::header::AUTHORIZATION;
 use secrecy::SecretString;
 use serde::Serialize;

@@ -6,9 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use contract::CallId;
-use contract::content::MediaKind;
-use contract::event::BlockType;
+use api::CallId;
+use api::content::MediaKind;
+use api::event::BlockType;
 use futures::StreamExt as _;
 use regex_lite::{Captures, Regex};
 use serde::Deserialize;

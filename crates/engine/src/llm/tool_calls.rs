@@ -48,7 +48,7 @@ fn sanitize_name(call: &mut ToolUse) {
 
 #[cfg(test)]
 mod tests {
-    use contract::CallId;
+    use api::CallId;
     use serde_json::json;
 
     use super::*;

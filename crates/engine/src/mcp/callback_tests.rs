@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contract::assets::{Callback, Connect, ConnectOutcome, ConnectionStatus};
+use api::assets::{Callback, Connect, ConnectOutcome, ConnectionStatus};
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
 use pretty_assertions::assert_eq;

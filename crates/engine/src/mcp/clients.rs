@@ -21,9 +21,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contract::CallId;
-use contract::assets::ConnectionStatus;
-use leash::Sandbox;
+use api::CallId;
+use api::assets::ConnectionStatus;
+use sandbox::Sandbox;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -126,16 +126,16 @@ enum ClientPurpose {
 }
 
 impl Clients {
-    pub(super) fn new(connections: Arc<Connections>, leash: Option<Arc<Sandbox>>) -> Self {
+    pub(super) fn new(connections: Arc<Connections>, sandbox: Option<Arc<Sandbox>>) -> Self {
         Self::with_timeouts(
             connections,
-            leash,
+            sandbox,
             Timeouts { idle: IDLE_TIMEOUT, connect: SERVER_CONNECT_TIMEOUT },
         )
     }
 
-    fn with_timeouts(connections: Arc<Connections>, leash: Option<Arc<Sandbox>>, times: Timeouts) -> Self {
-        Self(Arc::new(Inner { connections, sandbox: leash, timeouts: times, slots: Mutex::default() }))
+    fn with_timeouts(connections: Arc<Connections>, sandbox: Option<Arc<Sandbox>>, times: Timeouts) -> Self {
+        Self(Arc::new(Inner { connections, sandbox, timeouts: times, slots: Mutex::default() }))
     }
 
     /// Lists a server's tools, creating a client if there is none.
@@ -316,9 +316,9 @@ impl Clients {
             return Ok((live, None));
         }
         record.wait_to_start(purpose == ClientPurpose::Connect).await?;
-        let (leash, times) = (self.0.sandbox.as_deref(), self.0.timeouts);
+        let (sandbox, times) = (self.0.sandbox.as_deref(), self.0.timeouts);
         // The future is large, and seldom needed.
-        let connecting = Box::pin(record.connect(spec, access, leash, &slot.cancellation, times.connect));
+        let connecting = Box::pin(record.connect(spec, access, sandbox, &slot.cancellation, times.connect));
         let connected = connecting.await;
         let NewSession { session: live, service, tools } =
             connected.inspect_err(|error| record.record_failure(error.to_string()))?;

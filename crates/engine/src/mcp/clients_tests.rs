@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::assets::ConnectionStatus;
+use api::assets::ConnectionStatus;
+use http_service::clock::{Clock as _, SystemClock};
 use secrecy::SecretString;
 use serde_json::json;
-use service::clock::{Clock as _, SystemClock};
 
 use super::fixture::{ClientFixture, command_spec, expect_done, expect_failure, expect_question, tool_call};
 use super::{ClientError, IDLE_TIMEOUT, SERVER_CONNECT_TIMEOUT, Timeouts};

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contract::assets::{Connection, ConnectionStatus};
-use contract::{ConnectionId, Timestamp};
-use service::clock::Clock;
-use service::vault::{KeyError, Vault};
+use api::assets::{Connection, ConnectionStatus};
+use api::{ConnectionId, Timestamp};
+use http_service::clock::Clock;
+use http_service::vault::{KeyError, Vault};
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 

@@ -1,8 +1,8 @@
 //! The user's credentials for a server, sealed in the brain.
 
+use http_service::vault::{KeyError, Vault};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
-use service::vault::{KeyError, Vault};
 use zeroize::Zeroizing;
 
 use super::McpError;

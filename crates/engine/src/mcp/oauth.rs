@@ -19,9 +19,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use api::assets::{Callback, ConnectOutcome};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use contract::assets::{Callback, ConnectOutcome};
 use futures::future::BoxFuture;
 use reqwest::Url;
 use secrecy::SecretString;

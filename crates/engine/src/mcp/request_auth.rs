@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contract::assets::ConnectionStatus;
+use api::assets::ConnectionStatus;
 use futures::future::BoxFuture;
 use secrecy::{ExposeSecret as _, SecretString};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contract::assets::TransportKind;
+use api::assets::TransportKind;
 use futures::future::BoxFuture;
 use serde_json::Value;
 

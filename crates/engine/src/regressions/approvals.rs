@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use contract::HitlId;
-use contract::engine::HitlRespond;
-use contract::event::FailureCode;
+use api::HitlId;
+use api::engine::HitlRespond;
+use api::event::FailureCode;
+use mock_llm::{Reply, Wire};
 use serde_json::json;
-use strict_provider::{Reply, Wire};
 
 use crate::agent::AgentError;
 use crate::agent::harness::{AgentHarness, GatedTool, OUTCOME_UNKNOWN, check_turn, failure, final_text};

@@ -1,8 +1,8 @@
 //! A broken stream that doubles the text or loses the work. A client that honours `void_after` shows the text
 //! once.
 
+use mock_llm::{Fault, Reply, Wire};
 use serde_json::json;
-use strict_provider::{Fault, Reply, Wire};
 
 use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
 use crate::testing::{read_until, rendered_text};
@@ -47,7 +47,7 @@ async fn lesson_e14_an_engine_that_breaks_off_shows_its_text_once() {
         let mut rig = AgentHarness::new(Wire::AnthropicMessages).await;
         let first = answer_text(*deltas, "the end");
         let then = if *departs { first.replacen("7 ", "seven ", 1) } else { first.clone() };
-        let gate = strict_provider::Gate::new();
+        let gate = mock_llm::Gate::new();
         rig.provider.enqueue_all([Reply::from_text(&*first).hold(*deltas, &gate), Reply::from_text(&*then)]);
         let mut reader = rig.begin(json!({"task_id": "t", "message": "go"})).await.unwrap();
         read_until(&mut reader, |event| event.data["text"].as_str().is_some_and(|text| text.contains('9')))

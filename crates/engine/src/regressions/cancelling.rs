@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use http_service::clock::{Clock as _, SystemClock};
+use mock_llm::{Fault, Gate, Refusal, Reply, Wire};
 use serde_json::{Value, json};
-use service::clock::{Clock as _, SystemClock};
-use strict_provider::{Fault, Gate, Refusal, Reply, Wire};
 
 use super::child_processes::live_processes;
 use crate::agent::harness::{AgentHarness, GatedTool, WIRES, check_turn, final_text};

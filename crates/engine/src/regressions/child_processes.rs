@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use contract::KeyHash;
+use api::KeyHash;
+use http_service::clock::{Clock as _, SystemClock};
+use mock_llm::{MockProvider, Reply};
 use serde_json::json;
-use service::clock::{Clock as _, SystemClock};
-use strict_provider::{MockProvider, Reply};
 use tempfile::TempDir;
 
 use super::servers::write_mcp_servers;

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use contract::event::{Compaction, CompactionReason, Event, FailureCode};
+use api::event::{Compaction, CompactionReason, Event, FailureCode};
 use futures::future::BoxFuture;
+use mock_llm::{CapturedRequest, Fault, Refusal, Reply, Usage, Wire};
 use serde_json::json;
-use strict_provider::{CapturedRequest, Fault, Refusal, Reply, Usage, Wire};
 
 use crate::agent::harness::{AgentHarness, WIRES, failure, final_text, gateway_config};
 use crate::llm::ToolSpec;

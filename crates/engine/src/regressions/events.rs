@@ -1,7 +1,7 @@
 //! Events that are lost or duplicated. However often a client is cut off, the pieces add up to the whole.
 
+use mock_llm::{Gate, Reply, Wire};
 use serde_json::json;
-use strict_provider::{Gate, Reply, Wire};
 use tokio::sync::watch;
 
 use crate::agent::harness::{AgentHarness, check_turn};

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use contract::engine::{Role, TaskMessage};
+use api::engine::{Role, TaskMessage};
+use mock_llm::{Fault, Gate, Refusal, Reply, Stop, Wire};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use strict_provider::{Fault, Gate, Refusal, Reply, Stop, Wire};
 
 use crate::agent::harness::{AgentHarness, GatedTool, STREAMED_INPUT_WIRES, WIRES, gateway_config};
 use crate::event_log::EventReader;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
+use mock_llm::{CapturedRequest, Reply, Wire};
 use serde_json::json;
-use strict_provider::{CapturedRequest, Reply, Wire};
 
 use crate::agent::harness::{AgentHarness, WIRES};
 use crate::llm::ToolSpec;

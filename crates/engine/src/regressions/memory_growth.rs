@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use futures::future::join_all;
+use mock_llm::{Reply, Wire};
 use serde_json::json;
-use strict_provider::{Reply, Wire};
 
 use crate::agent::harness::AgentHarness;
 use crate::testing::{read_all, with_deadline};

@@ -1,8 +1,8 @@
 //! Poisoned memory. What came from a tool stays data, whoever saves it and however often it is repeated.
 
-use contract::memory::Source;
+use api::memory::Source;
+use mock_llm::{Reply, Wire};
 use serde_json::json;
-use strict_provider::{Reply, Wire};
 
 use crate::agent::harness::AgentHarness;
 use crate::agent::learning_tests::{ModelBehavior, answer, correct, is_draft, lessons, run_batch};

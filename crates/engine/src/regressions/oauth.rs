@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use contract::assets::ConnectionStatus;
+use api::assets::ConnectionStatus;
 use futures::future::join_all;
 
 use crate::mcp::fixture::{AuthError, OAuthFixture};

@@ -1,8 +1,8 @@
 //! A poison turn, which kills its engine at every start. It is ended, and the engine survives.
 
-use contract::event::FailureCode;
+use api::event::FailureCode;
+use mock_llm::{Gate, Reply, Wire};
 use serde_json::json;
-use strict_provider::{Gate, Reply, Wire};
 
 use crate::agent::harness::{AgentHarness, check_turn, failure, final_text};
 

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use contract::memory::Source;
+use api::memory::Source;
+use mock_llm::{CacheStats, CapturedRequest, Reply, Wire};
 use serde_json::json;
 use serde_json::value::RawValue;
-use strict_provider::{CacheStats, CapturedRequest, Reply, Wire};
 
 use crate::agent::harness::{AgentHarness, WIRES};
 use crate::agent::recall_tests::{recalled, save_knowledge};

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 
 use futures::future::BoxFuture;
+use mock_llm::{CapturedRequest, Reply, Wire};
 use serde_json::{Value, json};
-use strict_provider::{CapturedRequest, Reply, Wire};
 
 use super::prompt_caches::assert_prefix;
 use crate::agent::harness::{AgentHarness, WIRES, final_text};

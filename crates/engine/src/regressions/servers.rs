@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use contract::assets::Connect;
+use api::assets::Connect;
+use http_service::clock::{Clock as _, SystemClock};
+use mock_llm::{Reply, Wire};
 use serde_json::json;
-use service::clock::{Clock as _, SystemClock};
-use strict_provider::{Reply, Wire};
 
 use crate::agent::harness::{AgentHarness, WIRES, check_turn, final_text};
 use crate::testing::{can_run_python_servers, next_events, task_id, with_deadline};

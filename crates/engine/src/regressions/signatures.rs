@@ -1,7 +1,7 @@
 //! Thinking signatures. A provider that checks them accepts every turn of a long task.
 
+use mock_llm::{Reply, Wire};
 use serde_json::json;
-use strict_provider::{Reply, Wire};
 
 use crate::agent::harness::{AgentHarness, final_text};
 

@@ -2,9 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use mock_llm::{Reply, Usage, Wire};
 use rusqlite::Connection;
 use serde_json::json;
-use strict_provider::{Reply, Usage, Wire};
 
 use crate::agent::harness::{AgentHarness, final_text};
 

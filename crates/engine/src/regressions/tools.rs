@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use contract::CallId;
+use api::CallId;
 use futures::future::BoxFuture;
+use mock_llm::{Reply, Wire};
 use serde_json::json;
-use strict_provider::{Reply, Wire};
 use tokio::sync::Semaphore;
 
 use crate::agent::harness::{AgentHarness, OUTCOME_UNKNOWN, WIRES, check_turn, final_text};

@@ -1,7 +1,7 @@
 //! Tests of the skill folders: their content, their lifetime, and what is never touched.
 
-use contract::skills::SkillDefinition;
-use contract::{SkillName, Timestamp};
+use api::skills::SkillDefinition;
+use api::{SkillName, Timestamp};
 
 use super::*;
 use crate::testing::with_deadline;

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::io;
 
-use contract::skills::SkillDefinition;
+use api::skills::SkillDefinition;
 use serde_json::json;
 
 use super::{SCRIPTS_PREFIX, Skill, modified_at, read_skill_file};

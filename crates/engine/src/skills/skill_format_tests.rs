@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use contract::{SkillName, Timestamp};
+use api::{SkillName, Timestamp};
 use proptest::prelude::*;
 
 use super::*;

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
-use contract::memory::MemoryKind;
+use api::memory::MemoryKind;
 
 /// The most words that are cached per kind. Further words are not cached until the next reset.
 const MAX_CACHED_WORDS: usize = 4_096;

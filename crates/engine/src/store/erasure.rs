@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
 
-use contract::{CallId, TaskId};
+use api::{CallId, TaskId};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use contract::memory::{MemoryKind, Source};
-use contract::{FeedbackId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
+use api::memory::{MemoryKind, Source};
+use api::{FeedbackId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use serde::{Deserialize, Serialize};
 

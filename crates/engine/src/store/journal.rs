@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use contract::TaskId;
+use api::TaskId;
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, ErrorCode};
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use contract::memory::{Knowledge, MAX_CONTENT, MAX_TAG, MAX_TAGS, SaveKnowledge, Source};
-use contract::{MemoryId, Timestamp};
+use api::memory::{Knowledge, MAX_CONTENT, MAX_TAG, MAX_TAGS, SaveKnowledge, Source};
+use api::{MemoryId, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 

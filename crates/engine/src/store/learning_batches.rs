@@ -1,7 +1,7 @@
 //! Batches of the learning component and their progress. At most one batch is active at a time.
 
-use contract::learning::Verdict;
-use contract::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp, TurnId};
+use api::learning::Verdict;
+use api::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! Queries about corrections, lessons and learning batches.
 
-use contract::learning::Lesson;
-use contract::{BatchId, FeedbackId, Timestamp, TurnId};
+use api::learning::Lesson;
+use api::{BatchId, FeedbackId, Timestamp, TurnId};
 use rusqlite::Error;
 
 use super::steps::TurnBase;

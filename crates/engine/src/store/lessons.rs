@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use contract::learning::{CorrectionGiven, Evidence, Lesson, Verdict};
-use contract::memory::Source;
-use contract::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp};
+use api::learning::{CorrectionGiven, Evidence, Lesson, Verdict};
+use api::memory::Source;
+use api::{BatchId, FeedbackId, MemoryId, TaskId, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 

@@ -1,7 +1,7 @@
 //! Connections to MCP servers, and the state of their authorization. All secrets are passed in sealed.
 
-use contract::assets::ConnectionStatus;
-use contract::{ConnectionId, Timestamp};
+use api::assets::ConnectionStatus;
+use api::{ConnectionId, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 

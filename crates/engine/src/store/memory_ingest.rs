@@ -4,8 +4,8 @@
 //! Everything is derived from the journal, in its order, and each task records the last step that was indexed. A
 //! turn run by an earlier version of the engine is therefore indexed later, and no turn is indexed twice.
 
-use contract::memory::Episode;
-use contract::{EpisodeId, MessageId};
+use api::memory::Episode;
+use api::{EpisodeId, MessageId};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 use serde_json::json;
 

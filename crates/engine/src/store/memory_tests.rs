@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use contract::event::StopReason;
-use contract::memory::{MemoryKind, Source};
-use contract::{CallId, MemoryId, MessageId, Timestamp, TurnId};
+use api::event::StopReason;
+use api::memory::{MemoryKind, Source};
+use api::{CallId, MemoryId, MessageId, Timestamp, TurnId};
 use proptest::prelude::*;
 use rusqlite::Connection;
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use contract::MessageId;
+use api::MessageId;
 use serde::Deserialize;
 
 use super::steps::{PartialAnswer, Step, TurnBase, TurnOutcome};
@@ -116,9 +116,9 @@ impl StoredAnswer<'_> {
 
 #[cfg(test)]
 mod tests {
-    use contract::content::MediaKind;
-    use contract::event::StopReason;
-    use contract::{CallId, HitlId};
+    use api::content::MediaKind;
+    use api::event::StopReason;
+    use api::{CallId, HitlId};
     use proptest::prelude::*;
     use serde_json::json;
 

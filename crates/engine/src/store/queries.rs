@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use contract::engine::{Grant, GrantScope, PendingRequest, TaskStatus, TaskSummary};
-use contract::event::{Event, HitlKind};
-use contract::{CallId, HitlId, MessageId, TaskId, Timestamp, TurnId};
+use api::engine::{Grant, GrantScope, PendingRequest, TaskStatus, TaskSummary};
+use api::event::{Event, HitlKind};
+use api::{CallId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use contract::memory::MemoryKind;
+use api::memory::MemoryKind;
 use rusqlite::{Connection, Error, params};
 
 use super::doc_freq::CommonWordCache;

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
-use contract::MessageId;
+use api::MessageId;
 
 /// The constant `k` of reciprocal rank fusion, which dampens the influence of top positions: the usual 60.
 const RRF_K: f64 = 60.0;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use contract::engine::TaskStatus;
+use api::engine::TaskStatus;
 use pretty_assertions::assert_eq;
 use tempfile::TempDir;
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::ops::{BitOr, Range};
 use std::time::Instant;
 
-use contract::memory::{MemoryKind, Source};
-use contract::{MessageId, TaskId, Timestamp};
+use api::memory::{MemoryKind, Source};
+use api::{MessageId, TaskId, Timestamp};
 use rusqlite::{Connection, Error, OptionalExtension as _, params};
 
 use super::TaskRow;

@@ -1,7 +1,7 @@
 //! The user's custom skills, and which note about them a task was sent.
 
-use contract::skills::{InvalidSkill, SkillDefinition, SkillSource, SkillSummary, UpdateSkill};
-use contract::{SkillName, Timestamp};
+use api::skills::{InvalidSkill, SkillDefinition, SkillSource, SkillSummary, UpdateSkill};
+use api::{SkillName, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
 use serde::de::DeserializeOwned;

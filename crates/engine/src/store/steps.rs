@@ -4,8 +4,8 @@
 //! its last step. The JSON form is stored in users' brains, so it may only grow; a step of an unknown kind, which
 //! a later version wrote, is ignored.
 
-use contract::event::{Failure, HitlKind, StopReason};
-use contract::{CallId, HitlId, MessageId};
+use api::event::{Failure, HitlKind, StopReason};
+use api::{CallId, HitlId, MessageId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use contract::MessageId;
-use contract::Timestamp;
-use contract::event::StopReason;
+use api::MessageId;
+use api::Timestamp;
+use api::event::StopReason;
 use pretty_assertions::assert_eq;
 use serde_json::json;
 use tempfile::TempDir;

@@ -26,8 +26,8 @@ pub(super) use staging::remove_staging_file;
 
 use std::io::{Read, Write};
 
-use contract::CallId;
-use contract::transfer::{ImportCounts, ImportMode};
+use api::CallId;
+use api::transfer::{ImportCounts, ImportMode};
 
 use super::{Brain, WriteError};
 use crate::memory_budget::NoMemory;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use contract::Timestamp;
+use api::Timestamp;
 use rusqlite::{Connection, Error, Row, params};
 
 use super::steps::Step;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use contract::event::StopReason;
-use contract::{MessageId, TaskId, TurnId};
+use api::event::StopReason;
+use api::{MessageId, TaskId, TurnId};
+use http_service::clock::{Clock as _, SystemClock};
 use pretty_assertions::assert_eq;
-use service::clock::{Clock as _, SystemClock};
 
 use super::*;
 use crate::llm::Answer;

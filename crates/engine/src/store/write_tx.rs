@@ -1,9 +1,9 @@
 //! The writes to the brain, as methods of an open transaction.
 
-use contract::engine::GrantScope;
-use contract::event::HitlRequest;
-use contract::memory::MemoryKind;
-use contract::{GrantId, HitlId, MessageId, TaskId, Timestamp, TurnId};
+use api::engine::GrantScope;
+use api::event::HitlRequest;
+use api::memory::MemoryKind;
+use api::{GrantId, HitlId, MessageId, TaskId, Timestamp, TurnId};
 use rusqlite::{Transaction, params};
 
 use super::TaskRow;

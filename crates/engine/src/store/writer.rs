@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use http_service::lock::FileLock;
 use rusqlite::Connection;
-use service::lock::FileLock;
 use tokio::sync::oneshot;
 
 use super::read_pool::{ReadPool, shrink_cache};

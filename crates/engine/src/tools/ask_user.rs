@@ -93,7 +93,7 @@ fn validate_question(AskUserInput { question, options }: AskUserInput) -> Result
 mod tests {
     use serde_json::Value;
 
-    use contract::CallId;
+    use api::CallId;
 
     use super::*;
     use crate::tools::HumanAnswer;

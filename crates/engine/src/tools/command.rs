@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use leash::{Command, ExitStatus, Limits};
+use sandbox::{Command, ExitStatus, Limits};
 use serde_json::Value;
 
 use super::process::{ProcessOutcome, ProcessOutput, ProcessRunner, StderrMode};

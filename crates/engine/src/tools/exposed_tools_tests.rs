@@ -1,4 +1,4 @@
-use contract::CallId;
+use api::CallId;
 use futures::future::BoxFuture;
 use proptest::prelude::*;
 

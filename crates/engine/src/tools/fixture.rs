@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use contract::{CallId, SkillName, Timestamp};
+use api::{CallId, SkillName, Timestamp};
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::Value;
 use tempfile::TempDir;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::io::Read as _;
 
-use contract::skills::MAX_PROMPT;
+use api::skills::MAX_PROMPT;
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! `memory_save`: remembers something that the agent should know in every later task.
 
-use contract::MemoryId;
-use contract::memory::SaveKnowledge;
+use api::MemoryId;
+use api::memory::SaveKnowledge;
 use futures::future::BoxFuture;
 use serde_json::json;
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use contract::memory::{MAX_QUERY, MemoryKind, MemorySearch as Input};
+use api::memory::{MAX_QUERY, MemoryKind, MemorySearch as Input};
 use futures::future::BoxFuture;
 use serde_json::json;
 

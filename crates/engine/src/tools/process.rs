@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::CallId;
-use leash::{Command, ExceededLimit, ExitStatus, Sandbox, SandboxError};
+use api::CallId;
+use sandbox::{Command, ExceededLimit, ExitStatus, Sandbox, SandboxError};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -76,8 +76,8 @@ pub(super) enum ProcessOutcome {
 }
 
 impl ProcessRunner {
-    pub(super) fn new(leash: Arc<Sandbox>, outputs: SpillDir, places: ProcessPermits) -> Self {
-        Self { sandbox: leash, spill_dir: outputs, permits: places }
+    pub(super) fn new(sandbox: Arc<Sandbox>, outputs: SpillDir, places: ProcessPermits) -> Self {
+        Self { sandbox, spill_dir: outputs, permits: places }
     }
 
     /// Runs a program to its end, with `input` on its standard input. Dropping the future kills the program.

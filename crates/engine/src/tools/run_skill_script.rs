@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use leash::{Command, Limits};
+use sandbox::{Command, Limits};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

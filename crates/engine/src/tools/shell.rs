@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use leash::{Command, ExitStatus, Limits};
 use rustix::fs::OFlags;
+use sandbox::{Command, ExitStatus, Limits};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

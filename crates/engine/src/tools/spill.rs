@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use contract::CallId;
+use api::CallId;
 use tokio::fs::File;
 use tokio::io::AsyncWriteExt as _;
 

@@ -173,7 +173,7 @@ fn read_format(brain: &Path) -> io::Result<Option<u32>> {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use contract::EngineId;
+    use api::EngineId;
 
     use super::super::engine_folder::EngineFolders;
     use super::*;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::{EngineId, EngineImage};
+use api::{EngineId, EngineImage};
 use futures::future::{Either, select};
 use futures::stream::BoxStream;
-use service::clock::Clock;
+use http_service::clock::Clock;
 use tokio::sync::Mutex;
 
 use super::blocking::run_blocking;

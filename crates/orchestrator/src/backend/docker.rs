@@ -21,10 +21,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::{EngineId, EngineImage};
 use bollard::errors::Error;
-use contract::{EngineId, EngineImage};
 use futures::stream::BoxStream;
-use service::clock::Clock;
+use http_service::clock::Clock;
 
 use self::daemon::{Container, ContainerState, Daemon};
 use self::error::{docker_backend_error, is_network_gone, is_status, launch_error};

@@ -5,7 +5,7 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, lchown};
 use std::path::{Path, PathBuf};
 
-use contract::EngineId;
+use api::EngineId;
 use rustix::fs::OFlags;
 
 use super::CooperativeYield;

@@ -84,7 +84,7 @@ impl EngineFolder {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use contract::EngineId;
+    use api::EngineId;
 
     use super::super::engine_folder::EngineFolders;
     use super::*;

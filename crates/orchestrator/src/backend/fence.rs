@@ -3,7 +3,7 @@
 //! An orchestrator can lose its registry without noticing, frozen or cut off, and carry out a call afterwards that it
 //! had begun before. The registry refuses what it writes then; this refuses what it does to processes and containers.
 
-use contract::EngineId;
+use api::EngineId;
 
 use super::BackendError;
 use crate::fault_injection::{self, Mutation};

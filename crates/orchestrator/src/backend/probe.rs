@@ -3,9 +3,9 @@
 //! A plain HTTP/1.0 exchange over its own connection, which the engine closes: no pool to keep for thousands
 //! of engines that are asked twice a minute, nothing to parse but a status line and a body.
 
-use contract::engine::{ENGINE_KEY_HEADER, EngineHealth};
-use contract::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
-use contract::{EngineKey, ErrorBody, ErrorCode, KeyHash};
+use api::engine::{ENGINE_KEY_HEADER, EngineHealth};
+use api::proof::{CHALLENGE_HEADER, Challenge, PROOF_HEADER};
+use api::{EngineKey, ErrorBody, ErrorCode, KeyHash};
 use futures::future::BoxFuture;
 use serde::Deserialize;
 use serde_json::Value;

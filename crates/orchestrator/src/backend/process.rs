@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use contract::{EngineId, EngineImage};
+use api::{EngineId, EngineImage};
 use futures::StreamExt as _;
 use futures::stream::{BoxStream, FuturesUnordered};
+use http_service::clock::Clock;
 use rustix::process::Signal;
-use service::clock::Clock;
 use tokio::sync::mpsc;
 
 use self::label::{FoundProcess, Label};

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use contract::EngineImage;
-use service::env::EnvReader;
+use api::EngineImage;
+use http_service::env::EnvReader;
 
 use super::VERSION;
 

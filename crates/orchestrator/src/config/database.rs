@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::sync::Arc;
 
+use http_service::env::EnvReader;
 use secrecy::{ExposeSecret as _, SecretString};
-use service::env::EnvReader;
 use sqlx::postgres::PgConnectOptions;
 
 /// The registry's database. Its `Display` and `Debug` output contain no secret.

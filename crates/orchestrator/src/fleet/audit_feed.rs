@@ -7,8 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::ProductId;
-use contract::audit::AuditRow;
+use api::ProductId;
+use api::audit::AuditRow;
 use tokio::sync::watch;
 
 use super::{Fleet, FleetError};

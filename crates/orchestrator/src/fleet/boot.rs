@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::engine::{EngineHealth, HEALTHY};
-use contract::orchestrator::EngineStatus;
-use contract::{EngineId, EngineKey, Timestamp};
+use api::engine::{EngineHealth, HEALTHY};
+use api::orchestrator::EngineStatus;
+use api::{EngineId, EngineKey, Timestamp};
 use secrecy::SecretString;
 use tokio::sync::broadcast::{self, error::RecvError};
 
@@ -294,7 +294,7 @@ pub(super) fn check_health(health: &EngineHealth, wants: Readiness) -> Result<()
 
 #[cfg(test)]
 mod tests {
-    use contract::engine::Subsystems;
+    use api::engine::Subsystems;
 
     use super::*;
 

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use contract::{EngineId, ProductId};
+use api::{EngineId, ProductId};
 use tokio::sync::oneshot;
 
 use crate::fault_injection::{self, Mutation};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contract::orchestrator::EngineStatus;
+use api::orchestrator::EngineStatus;
 use serde_json::json;
 
 use super::Fleet;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use contract::orchestrator::{
+use api::orchestrator::{
     Admission, Admit, DenialReason, Destroyed, DestroyedEngine, EngineList, EngineRecord, EngineStatus,
     ListEngines, PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey, StartedEngine,
     StoppedEngine,
 };
-use contract::{EngineId, EngineKey, UserId};
+use api::{EngineId, EngineKey, UserId};
 
 use super::execute::OperationRequest;
 use super::lifecycle::{Decision, Trigger, decide};

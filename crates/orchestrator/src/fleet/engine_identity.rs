@@ -2,7 +2,7 @@
 //! engine's key; only if it gives no proof, as engines of earlier versions do, is the key sent to it. An engine
 //! that must be able to give a proof is never sent the key.
 
-use contract::EngineKey;
+use api::EngineKey;
 
 use super::Fleet;
 use crate::backend::{KeyProof, ProbeError};

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-use contract::ErrorCode;
+use api::ErrorCode;
 
 use super::lifecycle::Refusal;
 use crate::backend::BackendError;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::orchestrator::{DenialReason, EngineStatus};
-use contract::{EngineId, EngineImage};
+use api::orchestrator::{DenialReason, EngineStatus};
+use api::{EngineId, EngineImage};
 use futures::future::{Either, select};
 
 use super::boot_limiter::BootRequest;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::orchestrator::{Action, Caps, EngineStatus, Explanation, NextAction, RestartAttempt};
-use contract::{Timestamp, UserId};
+use api::orchestrator::{Action, Caps, EngineStatus, Explanation, NextAction, RestartAttempt};
+use api::{Timestamp, UserId};
 use serde_json::{Value, json};
 
 use super::endpoints::engine_owner;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::{EngineId, EngineKey};
+use api::{EngineId, EngineKey};
 use serde_json::json;
 
 use super::exits::unexpected_exit_message;

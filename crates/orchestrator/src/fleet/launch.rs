@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use contract::orchestrator::EngineStatus;
-use contract::{EngineImage, ProductId};
+use api::orchestrator::EngineStatus;
+use api::{EngineImage, ProductId};
 use serde_json::{Value, json};
 
 use super::Fleet;

@@ -3,7 +3,7 @@
 //! It is pure: it reads nothing and has no effects. An engine that is being changed keeps its settled state and
 //! carries a [`Change`]; `provisioning` and `destroying` are the only states that show a change themselves.
 
-use contract::orchestrator::{DenialReason, EngineStatus};
+use api::orchestrator::{DenialReason, EngineStatus};
 
 /// A change of an engine, as the claim in its row names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use contract::policy::{Policy, Seconds};
-use contract::{EngineImage, ProductId};
+use api::policy::{Policy, Seconds};
+use api::{EngineImage, ProductId};
 
 use super::{Fleet, FleetError};
 use crate::registry::Product;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
-use contract::orchestrator::{
+use api::orchestrator::{
     ListProducts, PageLimit, PageOffset, Policy, ProductList, ProductSummary, RegisterProduct,
     RegisteredProduct, ReplacedPolicy,
 };
-use contract::{DisplayName, KeyHash, PlatformKey, ProductId, Slug, Timestamp};
+use api::{DisplayName, KeyHash, PlatformKey, ProductId, Slug, Timestamp};
 use serde_json::json;
 
 use super::endpoints::DEFAULT_PAGE_SIZE;
@@ -288,7 +288,7 @@ async fn load_when_available(fleet: Weak<Fleet>, product_id: ProductId) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use contract::Timestamp;
+    use api::Timestamp;
 
     use super::*;
 

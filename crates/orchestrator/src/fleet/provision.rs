@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use contract::orchestrator::EngineStatus;
-use contract::{EngineId, EngineKey};
+use api::orchestrator::EngineStatus;
+use api::{EngineId, EngineKey};
 use serde_json::json;
 
 use super::boot::{BootFailure, Readiness};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use contract::UserId;
-use contract::audit::{AuditId, AuditList, ListAudit};
-use contract::metrics::{FleetStatus, Metrics};
-use contract::orchestrator::{PageLimit, ReadLogs, TailLines};
+use api::UserId;
+use api::audit::{AuditId, AuditList, ListAudit};
+use api::metrics::{FleetStatus, Metrics};
+use api::orchestrator::{PageLimit, ReadLogs, TailLines};
 
 use super::endpoints::DEFAULT_PAGE_SIZE;
 use super::{Fleet, FleetError};
@@ -47,7 +47,7 @@ impl Fleet {
         Ok(self.registry.metrics(product.product_id, self.now()).await?)
     }
 
-    /// The last lines of an engine's log: an [`EngineLogs`](contract::orchestrator::EngineLogs), serialized as
+    /// The last lines of an engine's log: an [`EngineLogs`](api::orchestrator::EngineLogs), serialized as
     /// JSON.
     pub(crate) async fn logs(
         &self,
@@ -92,7 +92,7 @@ fn newest_lines_json(lines: &[String], limit: usize) -> serde_json::Result<Strin
 
 #[cfg(test)]
 mod tests {
-    use contract::orchestrator::EngineLogs;
+    use api::orchestrator::EngineLogs;
 
     use super::*;
 

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use contract::ProductId;
+use api::ProductId;
 
 const WINDOW: Duration = Duration::from_mins(1);
 

@@ -7,8 +7,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::ProductId;
-use contract::orchestrator::EngineStatus;
+use api::ProductId;
+use api::orchestrator::EngineStatus;
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::orchestrator::EngineStatus;
+use api::orchestrator::EngineStatus;
 use serde_json::json;
 
 use super::execute::OperationRequest;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use contract::ProductId;
+use api::ProductId;
 
 use crate::fault_injection::{self, Mutation};
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use contract::orchestrator::EngineStatus;
-use contract::{EngineId, KeyHash, ProductId, Timestamp};
+use api::orchestrator::EngineStatus;
+use api::{EngineId, KeyHash, ProductId, Timestamp};
 use tokio::sync::Notify;
 
 use self::engine_monitor::{EngineMonitor, RunningMonitor};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::EngineId;
-use contract::orchestrator::EngineStatus;
+use api::EngineId;
+use api::orchestrator::EngineStatus;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -339,7 +339,7 @@ impl Fleet {
             (attempts < rules.max_restarts).then(|| backoff(attempts, base, rules.backoff_max.max(at_least)));
         let at = |wait| self.now().unix_ms().saturating_add(to_mono_millis(wait));
         NextState::Failed {
-            restart_at: wait.map(|wait| contract::Timestamp::from_unix_ms(at(wait))),
+            restart_at: wait.map(|wait| api::Timestamp::from_unix_ms(at(wait))),
             restarts: i64::from(attempts),
         }
     }

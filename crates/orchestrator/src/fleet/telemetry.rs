@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use contract::ErrorCode;
+use api::ErrorCode;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use contract::EngineImage;
-use contract::orchestrator::EngineStatus;
+use api::EngineImage;
+use api::orchestrator::EngineStatus;
 use serde_json::{Value, json};
 
 use super::boot::{BootFailure, BootFailureCause, Booted, Readiness};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use contract::ErrorDetail;
-use contract::UserId;
-use contract::version::{
+use api::ErrorDetail;
+use api::UserId;
+use api::version::{
     ChangeVersion, ChangedVersion, MoveEngines, MoveLimit, MovedEngine, MovedEngines, VersionCount,
     VersionList,
 };

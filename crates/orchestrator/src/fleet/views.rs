@@ -1,14 +1,14 @@
 //! Rows as the wire and the ledger show them.
 
-use contract::orchestrator::{EngineRecord, EngineSummary};
-use contract::{EngineId, EngineKey};
+use api::orchestrator::{EngineRecord, EngineSummary};
+use api::{EngineId, EngineKey};
 use serde_json::Value;
 
 use super::lifecycle::{Change, EngineView};
 use super::{Fleet, FleetError};
 use crate::keys::{KeyError, Purpose};
 use crate::registry::{AdmitView, AuditEntry, Claim, EngineOwner, EngineRow, Event};
-use contract::Timestamp;
+use api::Timestamp;
 
 impl AdmitView {
     /// The engine as the table sees it. Whether a restart is due it does not know.

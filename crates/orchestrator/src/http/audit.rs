@@ -3,16 +3,16 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use api::audit::{AuditEvent, AuditId, AuditList, AuditPosition, AuditRow, FollowEvents, ListAudit};
+use api::orchestrator::PageLimit;
+use api::{ErrorBody, ErrorCode, UserId};
 use axum::Json as Answer;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse as _, Response};
-use contract::audit::{AuditEvent, AuditId, AuditList, AuditPosition, AuditRow, FollowEvents, ListAudit};
-use contract::orchestrator::PageLimit;
-use contract::{ErrorBody, ErrorCode, UserId};
 use futures::Stream;
-use service::http::{ApiError, Query};
+use http_service::http::{ApiError, Query};
 
 use super::auth::{AuthenticatedProduct, StreamingProduct};
 use super::error::to_api_error;

@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use api::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
+use api::{AdminKey, ErrorCode};
 use axum::extract::{FromRef, FromRequestParts};
 use axum::http::Method;
 use axum::http::request::Parts;
-use contract::orchestrator::{ADMIN_KEY_HEADER, PLATFORM_KEY_HEADER};
-use contract::{AdminKey, ErrorCode};
-use service::http::{ApiError, ClientAddress};
+use http_service::http::{ApiError, ClientAddress};
 
 use super::error::to_api_error;
 use super::starting_up;

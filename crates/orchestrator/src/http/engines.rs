@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::Json as Answer;
-use axum::extract::State;
-use contract::orchestrator::{
+use api::orchestrator::{
     Admission, Admit, DestroyedEngine, EngineList, EngineRecord, EngineStatus, Explanation, ListEngines,
     PageLimit, PageOffset, ProvisionEngine, ProvisionedEngine, RotatedKey, StartedEngine, StoppedEngine,
 };
-use contract::{ErrorBody, UserId};
-use service::http::{ApiError, Json, Path, Query};
+use api::{ErrorBody, UserId};
+use axum::Json as Answer;
+use axum::extract::State;
+use http_service::http::{ApiError, Json, Path, Query};
 
 use super::auth::AuthenticatedProduct;
 use super::error::to_api_error;

@@ -2,8 +2,8 @@
 
 use std::error::Error as _;
 
-use contract::ErrorCode;
-use service::http::ApiError;
+use api::ErrorCode;
+use http_service::http::ApiError;
 
 use crate::fault_injection::{self, Mutation};
 use crate::fleet::FleetError;

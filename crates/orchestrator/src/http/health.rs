@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use api::orchestrator::{Health, HealthStatus};
+use api::{ErrorBody, ErrorCode};
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use contract::orchestrator::{Health, HealthStatus};
-use contract::{ErrorBody, ErrorCode};
 
 use crate::fleet::Fleet;
 

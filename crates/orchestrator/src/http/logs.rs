@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use api::orchestrator::{EngineLogs, ReadLogs, TailLines};
+use api::{ErrorBody, UserId};
 use axum::extract::State;
 use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
-use contract::orchestrator::{EngineLogs, ReadLogs, TailLines};
-use contract::{ErrorBody, UserId};
-use service::http::{ApiError, Path, Query};
+use http_service::http::{ApiError, Path, Query};
 
 use super::auth::AuthenticatedProduct;
 use super::error::to_api_error;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use api::ErrorBody;
+use api::metrics::{FleetStatus, Metrics};
 use axum::Json as Answer;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use contract::ErrorBody;
-use contract::metrics::{FleetStatus, Metrics};
-use service::http::ApiError;
+use http_service::http::ApiError;
 
 use super::auth::{Admin, AuthenticatedProduct};
 use super::error::to_api_error;

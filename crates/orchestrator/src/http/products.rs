@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
-use contract::orchestrator::{
+use api::orchestrator::{
     ListProducts, PageLimit, PageOffset, ProductList, RegisterProduct, RegisteredProduct, ReplacePolicy,
     ReplacedPolicy,
 };
-use contract::{ErrorBody, ProductId};
-use service::http::{ApiError, Json, Path, Query};
+use api::{ErrorBody, ProductId};
+use axum::extract::State;
+use http_service::http::{ApiError, Json, Path, Query};
 
 use super::auth::Admin;
 use super::error::to_api_error;

@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{any, get};
 use futures::future::Either;
-use service::http::apply_layers;
+use http_service::http::apply_layers;
 use tower::{Service, ServiceExt as _};
 
 use super::{MAX_BODY_BYTES, Routes, health, starting_up};

@@ -9,7 +9,7 @@ mod metrics;
 mod policies;
 mod products;
 
-use contract::ErrorCode;
+use api::ErrorCode;
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 

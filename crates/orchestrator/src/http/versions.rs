@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use api::version::{ChangeVersion, ChangedVersion, MoveEngines, MovedEngines, VersionList};
+use api::{ErrorBody, UserId};
 use axum::Json as Answer;
 use axum::extract::State;
-use contract::version::{ChangeVersion, ChangedVersion, MoveEngines, MovedEngines, VersionList};
-use contract::{ErrorBody, UserId};
-use service::http::{ApiError, Json, Path};
+use http_service::http::{ApiError, Json, Path};
 
 use super::auth::{Admin, AuthenticatedProduct};
 use super::error::to_api_error;

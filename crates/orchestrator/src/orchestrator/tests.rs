@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use contract::orchestrator::Policy;
-use contract::{DisplayName, PlatformKey, Slug};
-use service::clock::SystemClock;
+use api::orchestrator::Policy;
+use api::{DisplayName, PlatformKey, Slug};
+use http_service::clock::SystemClock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 

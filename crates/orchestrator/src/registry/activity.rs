@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
-use contract::orchestrator::Policy;
-use contract::{EngineId, ProductId, Timestamp};
+use api::orchestrator::Policy;
+use api::{EngineId, ProductId, Timestamp};
 use serde_json::{Value, json};
 use sqlx::Row as _;
 

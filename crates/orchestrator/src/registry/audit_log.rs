@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-pub(crate) use contract::audit::AuditEvent as Event;
-use contract::{EngineId, ProductId, Timestamp, UserId};
+pub(crate) use api::audit::AuditEvent as Event;
+use api::{EngineId, ProductId, Timestamp, UserId};
 use serde_json::Value;
 use sqlx::{Any, AnyConnection, Row as _, Transaction};
 use tokio::sync::OwnedMutexGuard;

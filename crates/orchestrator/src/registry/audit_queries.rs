@@ -1,7 +1,7 @@
 //! Queries on the audit log: pages in descending order, and the rows after a given one.
 
-use contract::audit::AuditRow;
-use contract::{ProductId, Timestamp, UserId};
+use api::audit::AuditRow;
+use api::{ProductId, Timestamp, UserId};
 use serde_json::value::RawValue;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;

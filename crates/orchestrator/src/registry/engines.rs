@@ -1,7 +1,7 @@
 //! Engines: looked up, listed, claimed, settled.
 
-use contract::orchestrator::EngineStatus;
-use contract::{EngineId, EngineImage, KeyHash, ProductId, Timestamp};
+use api::orchestrator::EngineStatus;
+use api::{EngineId, EngineImage, KeyHash, ProductId, Timestamp};
 use sqlx::Row as _;
 
 use super::access::with_deadline;

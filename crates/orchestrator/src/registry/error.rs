@@ -1,6 +1,6 @@
 //! What can go wrong with the registry once it is open.
 
-use contract::EngineId;
+use api::EngineId;
 
 use super::access::is_unreachable;
 

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
-use contract::orchestrator::EngineStatus;
-use contract::{EngineId, EngineImage, Timestamp};
+use api::orchestrator::EngineStatus;
+use api::{EngineId, EngineImage, Timestamp};
 use rusqlite::{CachedStatement, Connection, OpenFlags, OptionalExtension as _, Row};
 
 use super::postgres_read_pool::PostgresReadPool;

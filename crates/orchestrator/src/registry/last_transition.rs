@@ -1,7 +1,7 @@
 //! The last state transition of one engine, read from the audit log.
 
-use contract::Timestamp;
-use contract::orchestrator::{EngineStatus, Transition};
+use api::Timestamp;
+use api::orchestrator::{EngineStatus, Transition};
 use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use service::lock::LockHolder;
+use http_service::lock::LockHolder;
 use sqlx::any::AnyConnectOptions;
 use sqlx::{AnyConnection, ConnectOptions as _, Connection as _, Row as _};
 use tokio_util::sync::{CancellationToken, DropGuard};

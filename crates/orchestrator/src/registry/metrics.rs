@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use contract::metrics::Metrics;
-use contract::orchestrator::EngineStatus;
-use contract::{ProductId, Timestamp};
+use api::metrics::Metrics;
+use api::orchestrator::EngineStatus;
+use api::{ProductId, Timestamp};
 use sqlx::Row as _;
 
 use super::access::with_deadline;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use contract::ProductId;
+use api::ProductId;
 use tokio::sync::watch;
 
 /// Whom to tell, by product. Products that nobody follows are not in it.

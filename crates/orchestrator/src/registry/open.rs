@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use contract::Timestamp;
-use service::lock::{FileLock, LockError, LockHolder};
+use api::Timestamp;
+use http_service::lock::{FileLock, LockError, LockHolder};
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers};
 use sqlx::error::DatabaseError;
 use sqlx::{AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Row as _};

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use contract::orchestrator::EngineStatus;
+use api::orchestrator::EngineStatus;
 use sqlx::{AnyConnection, Row as _};
 
 use super::access::with_deadline;

@@ -1,7 +1,7 @@
 //! Products: the tenants.
 
-use contract::orchestrator::Policy;
-use contract::{DisplayName, KeyHash, ProductId, Slug, Timestamp};
+use api::orchestrator::Policy;
+use api::{DisplayName, KeyHash, ProductId, Slug, Timestamp};
 use serde_json::Value;
 use sqlx::Row as _;
 use sqlx::any::AnyRow;

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
-use contract::orchestrator::EngineStatus;
-use contract::{EngineId, EngineImage, KeyHash, Timestamp, UserId};
+use api::orchestrator::EngineStatus;
+use api::{EngineId, EngineImage, KeyHash, Timestamp, UserId};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
 use sqlx::postgres::PgRow;

@@ -4,7 +4,7 @@
 //! knows and this one does not: it is ignored, and said so. A field that this version knows, with a value that it cannot
 //! read, may be a limit: until it can be read, the product is suspended, which drops none.
 
-use contract::orchestrator::Policy;
+use api::orchestrator::Policy;
 use serde_json::{Map, Value};
 
 /// A policy as far as this version can read it.

@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
-use contract::orchestrator::{EngineStatus, Policy};
-use contract::{DisplayName, EngineId, EngineKey, PlatformKey, ProductId, Slug, Timestamp, UserId};
+use api::orchestrator::{EngineStatus, Policy};
+use api::{DisplayName, EngineId, EngineKey, PlatformKey, ProductId, Slug, Timestamp, UserId};
 use futures::future::join_all;
 use serde_json::json;
 use sqlx::{AnyPool, Row as _};

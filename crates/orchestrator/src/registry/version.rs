@@ -1,6 +1,6 @@
 //! The image from which an engine is launched, and its change during a move to another version.
 
-use contract::{EngineId, EngineImage, ProductId, Slug};
+use api::{EngineId, EngineImage, ProductId, Slug};
 use sqlx::Row as _;
 
 use super::access::with_deadline;

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use contract::EngineId;
+use api::EngineId;
+use http_service::clock::Clock as _;
 use serde_json::json;
-use service::clock::Clock as _;
 
 use super::{SECOND, STEP, metric};
 use crate::testing::{BackendCall, Fault, TestApp};

@@ -1,7 +1,7 @@
 //! Rekeying seals all secrets again, or none.
 
-use contract::{EngineId, EngineKey, ProductId, Timestamp};
-use service::clock::SystemClock;
+use api::{EngineId, EngineKey, ProductId, Timestamp};
+use http_service::clock::SystemClock;
 use sqlx::{AnyPool, Row as _};
 
 use super::*;

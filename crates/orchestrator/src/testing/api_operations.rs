@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use contract::ErrorCode;
+use api::ErrorCode;
 use serde_json::Value;
 
 /// One method of one path.

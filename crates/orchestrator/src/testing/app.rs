@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::{AdminKey, EngineId, Timestamp};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request};
 use axum::response::Response;
-use contract::{AdminKey, EngineId, Timestamp};
+use http_service::clock::{Clock, ManualClock};
 use secrecy::SecretString;
 use serde_json::{Value, json};
-use service::clock::{Clock, ManualClock};
 use sqlx::Row as _;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tower::ServiceExt as _;

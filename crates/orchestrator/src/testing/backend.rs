@@ -7,10 +7,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use contract::{EngineId, EngineImage, KeyHash};
+use api::{EngineId, EngineImage, KeyHash};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
-use service::clock::Clock;
+use http_service::clock::Clock;
 use tokio::sync::mpsc;
 
 use crate::backend::{

@@ -1,7 +1,7 @@
 //! Interprets a line typed at the terminal as the answer to a request of the agent.
 
-use contract::engine::{GrantScope, HitlRespond};
-use contract::event::{HitlKind, HitlRequest};
+use api::engine::{GrantScope, HitlRespond};
+use api::event::{HitlKind, HitlRequest};
 
 /// Parses `line` as an answer to `request`.
 ///
@@ -77,7 +77,7 @@ fn parse_question<'a>(options: &'a [String], line: &'a str) -> Result<&'a str, S
 
 #[cfg(test)]
 mod tests {
-    use contract::{HitlId, TaskId, Timestamp};
+    use api::{HitlId, TaskId, Timestamp};
 
     use super::*;
 

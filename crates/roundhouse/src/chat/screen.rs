@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::io::{self, IsTerminal as _, Write};
 
-use contract::event::{AgentEvent, BlockType, Event, HitlKind, HitlRequest, Lifecycle, SentEvent};
+use api::event::{AgentEvent, BlockType, Event, HitlKind, HitlRequest, Lifecycle, SentEvent};
 
 use crate::terminal::{escape_control_characters, escape_hidden_characters, single_line};
 
@@ -28,7 +28,7 @@ impl Screen {
     pub(super) fn new() -> Self {
         let terminal = io::stdout().is_terminal();
         Self {
-            colours: terminal && service::logging::color_enabled(),
+            colours: terminal && http_service::logging::color_enabled(),
             interactive: terminal && io::stdin().is_terminal(),
             streaming: false,
             write_error: Cell::default(),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use contract::ErrorCode;
-use contract::assets::{Callback, Connection, ConnectionStatus};
+use api::ErrorCode;
+use api::assets::{Callback, Connection, ConnectionStatus};
 use reqwest::Url;
 use tokio::net::TcpListener;
 

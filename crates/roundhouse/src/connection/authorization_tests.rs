@@ -1,4 +1,4 @@
-use contract::Timestamp;
+use api::Timestamp;
 
 use super::*;
 

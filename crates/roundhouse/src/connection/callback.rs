@@ -6,14 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use api::assets::Callback;
 use axum::Router;
 use axum::extract::{Query, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONNECTION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use contract::assets::Callback;
+use http_service::serve::{ServeLimits, serve};
 use reqwest::Url;
-use service::serve::{ServeLimits, serve};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;

@@ -4,7 +4,7 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Stderr, Stdin, Write as _};
 
 use anyhow::Context as _;
-use contract::assets::Credentials;
+use api::assets::Credentials;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 
 use crate::error::Failure;

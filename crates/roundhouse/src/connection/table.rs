@@ -1,6 +1,6 @@
 //! Formats servers and connections as one table.
 
-use contract::assets::{AuthKind, Connection, Server};
+use api::assets::{AuthKind, Connection, Server};
 
 use crate::terminal::{single_line, truncate_columns};
 
@@ -85,8 +85,8 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
-    use contract::Timestamp;
-    use contract::assets::{ConnectionStatus, TransportKind};
+    use api::Timestamp;
+    use api::assets::{ConnectionStatus, TransportKind};
 
     use super::*;
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use contract::event::HitlKind;
-use contract::{CallId, Timestamp};
+use api::event::HitlKind;
+use api::{CallId, Timestamp};
 use engine::llm::{Answer, Content, TokenUsage, ToolOutcome, ToolUse};
 use engine::store::StoredStep;
 use engine::store::steps::{Compacted, Opened, Replacement, Step, TurnBase, TurnOutcome};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use service::env::Env;
+use http_service::env::Env;
 
 /// Keys of the model providers that this version supports. Keys of other tools' providers are not passed on.
 const PROVIDER_KEYS: [&str; 5] =

@@ -5,9 +5,9 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use contract::Timestamp;
+use api::Timestamp;
+use http_service::lock::{FileLock, LockError, LockHolder};
 use rustix::fs::Access;
-use service::lock::{FileLock, LockError, LockHolder};
 
 /// The file with the `demo` product's key.
 pub(crate) const PLATFORM_KEY_FILE: &str = "platform.key";

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use mock_llm::{Fault, Gate, Refusal, Reply};
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{Fault, Gate, Refusal, Reply};
 
 use crate::support::engine_calls::{direct_message, roles_and_texts, with_fields};
 use crate::support::engine_fixture::{ReplyExt as _, WIRES, wait_gate_reached, wait_provider_idle};

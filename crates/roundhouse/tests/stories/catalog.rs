@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use mock_llm::Reply;
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use crate::support::engine_calls::direct_message;
 use crate::support::tool_programs::{done_reply, tool_reply, tool_results, write_catalog_file};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use mock_llm::{Gate, MockProvider, Reply};
 use rustix::process::Signal;
 use serde_json::json;
-use strict_provider::{Gate, MockProvider, Reply};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -1,9 +1,9 @@
 //! The person in the loop, at the terminal: the agent asks, and takes the answer.
 
+use mock_llm::{Fault, Gate, MockProvider, Refusal, Reply};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Fault, Gate, MockProvider, Refusal, Reply};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::ChildStdin;
 

@@ -1,8 +1,8 @@
 //! Story 15: a request that is repeated, because its answer was lost, begins no second turn.
 
 use futures::future::join_all;
+use mock_llm::{Gate, Reply};
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply};
 
 use crate::support::EngineFixture;
 use crate::support::engine_calls::{direct_message, with_fields};

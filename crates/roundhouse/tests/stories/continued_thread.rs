@@ -1,8 +1,8 @@
 //! Story 6: a thread goes on where it was, as long as its engine is not deleted.
 
+use mock_llm::{MockProvider, Reply};
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{MockProvider, Reply};
 
 use crate::support::http::send;
 use crate::support::schema::PROVISIONED;

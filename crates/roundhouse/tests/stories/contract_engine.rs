@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use futures::future::join_all;
+use mock_llm::{Fault, Gate, Refusal, Reply, Usage};
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{Fault, Gate, Refusal, Reply, Usage};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::http::{send, send_raw};

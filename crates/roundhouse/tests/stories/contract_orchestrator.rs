@@ -358,7 +358,7 @@ async fn a_folder_that_belongs_to_no_engine_is_left_alone() {
     let engine = product.engine("ada").await;
     let engines = place.fleet.folder().join("engines");
     // Of an engine that this registry does not know, and of somebody else.
-    let folders = [contract::EngineId::new().to_string(), "backup".to_owned()].map(|name| engines.join(name));
+    let folders = [api::EngineId::new().to_string(), "backup".to_owned()].map(|name| engines.join(name));
     for folder in &folders {
         std::fs::create_dir(folder).unwrap();
         std::fs::write(folder.join("brain.sqlite"), "all that somebody said").unwrap();

@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 use std::{fs, iter};
 
-/// The folder of all crates.
-static CRATES: LazyLock<PathBuf> = LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+static WORKSPACE: LazyLock<PathBuf> = LazyLock::new(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
 
 /// The files in which the test `path` of a crate, or of the stories, can stand.
 fn files(owner: &str, modules: &[&str]) -> Vec<PathBuf> {
     let module = modules.join("/");
     if owner == "stories" {
-        return vec![CRATES.join(format!("roundhouse/tests/stories/{module}.rs"))];
+        return vec![WORKSPACE.join(format!("crates/roundhouse/tests/stories/{module}.rs"))];
     }
-    let source = CRATES.join(owner).join("src");
-    let mut files =
-        vec![source.join(format!("{module}.rs")), CRATES.join(owner).join(format!("tests/{module}.rs"))];
+    let product = WORKSPACE.join("crates").join(owner);
+    let package = if product.exists() { product } else { WORKSPACE.join("testing").join(owner) };
+    let source = package.join("src");
+    let mut files = vec![source.join(format!("{module}.rs")), package.join(format!("tests/{module}.rs"))];
     // A module's tests stand in its own file, or beside it.
     match modules {
         ["tests"] => files.extend([source.join("lib.rs"), source.join(format!("{owner}_tests.rs"))]),
@@ -67,7 +67,7 @@ fn named(cell: &str) -> impl Iterator<Item = &str> {
 
 #[test]
 fn every_line_of_the_contract_names_tests_that_are_there() {
-    let document = fs::read_to_string(CRATES.join("../docs/contract.md")).unwrap();
+    let document = fs::read_to_string(WORKSPACE.join("docs/contract.md")).unwrap();
     let rows = rows(&document);
     assert!(rows.len() > 600, "{} rows", rows.len());
     let mut faults = BTreeSet::new();
@@ -85,11 +85,11 @@ fn a_test_that_is_not_there_is_missed() {
     for there in [
         "stories contract_table::a_test_that_is_not_there_is_missed",
         "stories tools::rpc::a_tool_is_called_and_nobody_is_asked",
-        "contract error::tests::the_envelope_is_nested_and_codes_are_upper_case",
+        "api error::tests::the_envelope_is_nested_and_codes_are_upper_case",
         "engine http::rpc_tests::activity_has_exactly_its_fields",
         "engine llm::gateway::gateway_tests::the_state_of_each_model_is_told",
         "engine tests::a_taken_address_is_named_and_the_brain_is_free_again",
-        "breakout breakout::the_table_and_the_suite_agree",
+        "sandbox-escapes escapes::the_table_and_the_suite_agree",
     ] {
         assert_eq!(fault(there), None);
     }

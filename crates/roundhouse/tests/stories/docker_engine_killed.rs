@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use mock_llm::{MockProvider, Reply};
 use rusqlite::{Connection, OpenFlags};
-use strict_provider::{MockProvider, Reply};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::tool_programs::{

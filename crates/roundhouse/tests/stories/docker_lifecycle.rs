@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use mock_llm::{MockProvider, Reply};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
-use strict_provider::{MockProvider, Reply};
 
 use crate::support::schema::{ENGINE_RECORD, PROVISIONED};
 use crate::support::turn::assert_completed;

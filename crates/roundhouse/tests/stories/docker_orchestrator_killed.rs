@@ -295,9 +295,7 @@ async fn lesson_o04_engines_in_containers_do_not_notice_that_the_orchestrator_is
         assert_eq!(after.1["restart_attempt"], before.1["restart_attempt"]);
         let [was, is] = [&before.0, &after.0].map(|told| {
             assert_eq!(told["next_action"]["action"], "sleep");
-            serde_json::from_value::<contract::Timestamp>(told["next_action"]["at"].clone())
-                .unwrap()
-                .unix_ms()
+            serde_json::from_value::<api::Timestamp>(told["next_action"]["at"].clone()).unwrap().unix_ms()
         });
         // A kill forgets a second of activity at most.
         assert!((was - is).abs() <= 1_500, "the idle clock goes on: {was} {is}");

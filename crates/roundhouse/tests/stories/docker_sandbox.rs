@@ -1,11 +1,11 @@
-//! Story 43: what the agent runs in a container cannot break out of its leash there, whatever it tries.
+//! Story 43: what the agent runs in a container cannot break out of its sandbox there, whatever it tries.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use breakout::{Attempt, LimitKind, Mechanism};
 use reqwest::Method;
+use sandbox_escapes::{Attempt, LimitKind, Mechanism};
 use serde_json::{Value, json};
 
 use crate::support::engine_calls::direct_message;
@@ -58,7 +58,7 @@ rules:
   - answers: [{text: "So it is."}]
 "#;
 
-/// Answers whoever reaches one of its sockets; it is no child of the engine and on no leash.
+/// Answers whoever reaches one of its sockets; it is no child of the engine and in no sandbox.
 const DAEMON_SCRIPT: &str = r#"
 import os, socket, threading
 def listen(address):
@@ -98,9 +98,9 @@ enum Verdict {
 
 /// The program that tries the attempts, which is built beside the one under test.
 fn attempts_program() -> Option<PathBuf> {
-    let program = Path::new(BINARY).with_file_name("breakout");
+    let program = Path::new(BINARY).with_file_name("sandbox-escapes");
     if !program.exists() {
-        skip("the program of the attempts, which `cargo build -p breakout` makes");
+        skip("the program of the attempts, which `cargo build -p sandbox-escapes` makes");
         return None;
     }
     Some(program)
@@ -118,7 +118,7 @@ impl SandboxedEngine {
         write_catalog_file(&catalog, "permissions.json", r#"{"default": "allow"}"#);
         write_catalog_file(&catalog, "tools/online.json", ONLINE_TOOL);
         write_catalog_file(&catalog, "daemon.py", DAEMON_SCRIPT);
-        for (name, mode) in [("breakout", 0o755), ("set_user_id", 0o4755)] {
+        for (name, mode) in [("sandbox-escapes", 0o755), ("set_user_id", 0o4755)] {
             fs::copy(&program, catalog.join(name)).unwrap();
             fs::set_permissions(catalog.join(name), Permissions::from_mode(mode)).unwrap();
         }
@@ -157,7 +157,7 @@ impl SandboxedEngine {
         self.place.fleet.engine_folder(&self.engine.id)
     }
 
-    /// What a line says in the container, past the engine and its leash.
+    /// What a line says in the container, past the engine and its sandbox.
     async fn exec_shell(&self, line: &str) -> String {
         self.place.docker_daemon().exec_shell(&self.container, line).await
     }
@@ -168,8 +168,13 @@ impl SandboxedEngine {
         let maps = fs::read_to_string(format!("/proc/{outer}/maps")).unwrap();
         let heap = maps.lines().find(|line| line.contains(" rw-p ")).unwrap();
         let address = heap.split('-').next().unwrap();
-        let words =
-            ["/catalog/breakout", "attempt", attempt.name, "brain=/data/brain.sqlite", "outside=/data"];
+        let words = [
+            "/catalog/sandbox-escapes",
+            "attempt",
+            attempt.name,
+            "brain=/data/brain.sqlite",
+            "outside=/data",
+        ];
         let more = ["other=/data/diary", "daemon=/data/daemon.sock", "log=/data/log.sock"];
         // The engine itself is the server.
         let ports = [
@@ -276,7 +281,7 @@ fn mentions_limit(bound: LimitKind, said: &str) -> bool {
 #[tokio::test]
 async fn nothing_breaks_out_in_a_container() {
     let Some(scene) = SandboxedEngine::new().await else { return };
-    let mut all = breakout::all_attempts();
+    let mut all = sandbox_escapes::all_attempts();
     // What could take the container down comes last.
     all.sort_by_key(|attempt| matches!(attempt.mechanism, Mechanism::Limit(_)));
     let (mut tried, mut failures) = (0, Vec::new());
@@ -311,7 +316,7 @@ async fn a_disk_that_an_agent_fills_is_the_engines_again_when_there_is_room() {
 
     // A program that leaves too little room is ended, and what it took can be given back.
     let attempt =
-        breakout::all_attempts().into_iter().find(|attempt| attempt.name == FILLS_THE_DISK).unwrap();
+        sandbox_escapes::all_attempts().into_iter().find(|attempt| attempt.name == FILLS_THE_DISK).unwrap();
     assert_eq!(scene.attempt(&attempt).await, Verdict::Stopped);
     shell("rm file-*").await.unwrap();
     assert_eq!(assert_completed(&engine.run_turn("task", "Are you there?").await), "So it is.");
@@ -346,7 +351,7 @@ async fn a_disk_that_an_agent_fills_is_the_engines_again_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn past_the_leash_the_same_attempts_succeed_in_a_container() {
+async fn past_the_sandbox_the_same_attempts_succeed_in_a_container() {
     let Some(scene) = SandboxedEngine::new().await else { return };
     for name in [
         "brain-read",
@@ -362,10 +367,11 @@ async fn past_the_leash_the_same_attempts_succeed_in_a_container() {
         "listen",
         "new-privileges",
     ] {
-        let attempt = breakout::all_attempts().into_iter().find(|attempt| attempt.name == name).unwrap();
+        let attempt =
+            sandbox_escapes::all_attempts().into_iter().find(|attempt| attempt.name == name).unwrap();
         let line = format!("cd /data/workspace; {} 2>&1; true", scene.argv(&attempt).join(" "));
         let said = scene.exec_shell(&line).await;
-        // A container leaves nobody any rights, on a leash or not.
+        // A container leaves nobody any rights, in a sandbox or not.
         let expected = if name == "new-privileges" { "refused: " } else { "broke out: " };
         assert!(said.starts_with(expected), "{name} proves nothing here: {said}");
     }

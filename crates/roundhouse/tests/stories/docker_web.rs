@@ -4,8 +4,8 @@
 use std::fs;
 use std::net::SocketAddr;
 
+use mock_llm::{MockProvider, Reply};
 use serde_json::json;
-use strict_provider::{MockProvider, Reply};
 
 use crate::support::dns::NameServer;
 use crate::support::tcp_forwarder::TcpForwarder;

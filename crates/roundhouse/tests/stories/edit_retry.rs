@@ -1,8 +1,8 @@
 //! Story 12: a message is put differently, and an answer is asked for again.
 
-use contract::MessageId;
+use api::MessageId;
+use mock_llm::{Gate, Reply};
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply};
 
 use crate::support::engine_calls::{answer_id, direct_message, message_id, roles_and_texts, with_fields};
 use crate::support::engine_fixture::{

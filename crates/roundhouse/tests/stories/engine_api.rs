@@ -1,9 +1,9 @@
 //! Story 4: who may call an engine, and what it makes of odd and bad input.
 
-use contract::EngineKey;
+use api::EngineKey;
+use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{Gate, MockProvider, Reply};
 
 use crate::support::http::{send, send_raw};
 use crate::support::turn::assert_completed;

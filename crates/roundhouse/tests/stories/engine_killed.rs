@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use mock_llm::{Gate, MockProvider, Reply};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Gate, MockProvider, Reply};
 
 use crate::support::schema::ENGINE_RECORD;
 use crate::support::turn::{assert_complete_turn, assert_completed, phases, visible_text};

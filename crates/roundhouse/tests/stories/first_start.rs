@@ -2,9 +2,9 @@
 
 use std::fs;
 
+use mock_llm::MockProvider;
 use rustix::process::Signal;
 use serde_json::Value;
-use strict_provider::MockProvider;
 
 use crate::support::http::{client, send};
 use crate::support::schema::ENGINE_RECORD;

@@ -2,9 +2,9 @@
 
 use std::fs;
 
+use mock_llm::{MockProvider, Reply};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{MockProvider, Reply};
 
 use crate::support::test_env::Program;
 use crate::support::turn::assert_completed;

@@ -1,8 +1,8 @@
 //! Story 18: what a person has allowed for good, and how they take it back.
 
-use contract::GrantId;
+use api::GrantId;
+use mock_llm::Reply;
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::engine_fixture::{ReplyExt as _, WIRES, write_file_reply};

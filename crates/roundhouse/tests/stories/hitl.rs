@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use mock_llm::Reply;
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::engine_fixture::{

@@ -1,10 +1,10 @@
 //! Story 17 (lesson e03): what waits for a person is neither lost, nor stuck, nor answered twice.
 
-use contract::HitlId;
+use api::HitlId;
 use futures::future::join_all;
+use mock_llm::Reply;
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::engine_fixture::{ReplyExt as _, ask_user_reply, write_file_reply};

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use contract::Timestamp;
+use api::Timestamp;
+use mock_llm::{Gate, MockProvider, Reply};
 use serde_json::{Value, json};
-use strict_provider::{Gate, MockProvider, Reply};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::engine_fixture::{wait_gate_reached, write_file_reply};

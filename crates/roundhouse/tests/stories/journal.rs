@@ -2,10 +2,10 @@
 
 use std::fs;
 
+use mock_llm::{Fault, MockProvider, Refusal, Reply, Usage};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Fault, MockProvider, Refusal, Reply, Usage};
 
 use crate::support::http::send;
 use crate::support::{Engine, Fleet, ProgramExit, StandaloneEngine, eventually};

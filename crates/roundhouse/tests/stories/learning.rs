@@ -1,8 +1,8 @@
 //! Learning: what a person corrects holds from the next turn on, and becomes a lesson that outlives the engine's death.
 
+use mock_llm::{CapturedRequest, Gate, Reply};
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{CapturedRequest, Gate, Reply};
 
 use crate::support::engine_fixture::wait_gate_reached;
 use crate::support::http::send;

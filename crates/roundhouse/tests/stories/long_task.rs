@@ -3,9 +3,9 @@
 //! By default its journal is such that the test takes seconds; `ROUNDHOUSE_TEST_LARGE=1` takes one of 120 MiB.
 
 use bytes::Bytes;
+use mock_llm::Reply;
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::http::send;

@@ -1,8 +1,8 @@
 //! Story 19: pictures and documents reach the model, are kept once, and what it cannot take is refused.
 
+use mock_llm::Reply;
 use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::engine_fixture::{PNG_BASE64, WIRES};
@@ -168,7 +168,7 @@ async fn malformed_media_are_refused() {
         let answer = rig.engine.post_execute(&media_message(&[block])).await;
         assert!(answer.assert_error(400, "INVALID_REQUEST").contains("media"));
     }
-    let many = vec![json!({"type": "text", "text": "Look!"}); contract::content::MAX_CONTENT_BLOCKS + 1];
+    let many = vec![json!({"type": "text", "text": "Look!"}); api::content::MAX_CONTENT_BLOCKS + 1];
     rig.engine.post_execute(&media_message(&many)).await.assert_error(400, "INVALID_REQUEST");
     let mut wordless = media_message(&[picture()]);
     wordless["message"] = json!("");

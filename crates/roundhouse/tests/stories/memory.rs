@@ -1,7 +1,7 @@
 //! What an engine remembers, as its user saves, searches, lists, deletes and moves it.
 
+use mock_llm::Reply;
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use crate::support::http::send_raw;
 use crate::support::turn::of_kind;

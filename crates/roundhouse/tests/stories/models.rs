@@ -3,8 +3,8 @@
 
 use std::fs;
 
+use mock_llm::{CapturedRequest, Fault, Gate, MockProvider, Refusal, Reply, Usage};
 use serde_json::{Value, json};
-use strict_provider::{CapturedRequest, Fault, Gate, MockProvider, Refusal, Reply, Usage};
 
 use crate::support::engine_calls::{direct_message, message_id, roles_and_texts, with_fields};
 use crate::support::engine_fixture::{ReplyExt as _, wait_gate_reached};

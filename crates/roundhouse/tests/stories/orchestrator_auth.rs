@@ -1,6 +1,6 @@
 //! Story 4: who may call the orchestrator, and what every answer of it carries.
 
-use contract::{EngineKey, PlatformKey};
+use api::{EngineKey, PlatformKey};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 

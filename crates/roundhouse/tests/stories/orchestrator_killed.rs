@@ -1,9 +1,9 @@
 //! Story 3: a SIGKILL of the orchestrator harms no engine.
 
+use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
-use strict_provider::{Gate, MockProvider, Reply};
 
 use crate::support::turn::{assert_complete_turn, assert_completed};
 use crate::support::{Fleet, eventually, processes, with_deadline};

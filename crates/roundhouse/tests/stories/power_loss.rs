@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use mock_llm::{Gate, Reply};
 use serde_json::json;
-use strict_provider::{Gate, Reply};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::engine_fixture::{memory_set_reply, wait_gate_reached};

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use mock_llm::{Fault, MockProvider, Refusal, Reply};
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{Fault, MockProvider, Refusal, Reply};
 
 use crate::support::schema::assert_event;
 use crate::support::turn::{assert_complete_turn, assert_completed, assert_errored, phases, visible_text};

@@ -1,8 +1,8 @@
 //! Story 4: a product reaches its users' engines through the orchestrator, which adds the key and nothing else.
 
+use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{Gate, MockProvider, Reply};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 

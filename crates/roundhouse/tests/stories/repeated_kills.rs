@@ -4,8 +4,8 @@
 use std::fs;
 
 use futures::future::{Either, join_all, select};
+use mock_llm::{Fault, Gate, Reply};
 use serde_json::json;
-use strict_provider::{Fault, Gate, Reply};
 
 use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::engine_fixture::{ReplyExt as _, wait_gate_reached};

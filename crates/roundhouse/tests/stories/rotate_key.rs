@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Instant;
 
 use futures::future::join_all;
+use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::json;
-use strict_provider::{Gate, MockProvider, Reply};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::engine_fixture::wait_gate_reached;

@@ -1,8 +1,8 @@
 //! Story 4: what an orchestrator asks of an engine: another key, to hold still, and what it is at.
 
-use contract::{EngineKey, Timestamp};
+use api::{EngineKey, Timestamp};
+use mock_llm::{Gate, Reply};
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::engine_fixture::{ask_user_reply, wait_gate_reached, write_file_reply};

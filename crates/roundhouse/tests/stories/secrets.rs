@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use contract::KeyHash;
+use api::KeyHash;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -38,7 +38,7 @@ fn assert_stored_only_in(fleet: &Fleet, ended: &ProgramExit, what: &str, secret:
 
 #[tokio::test]
 async fn no_key_stands_anywhere_but_in_its_own_file() {
-    let provider = strict_provider::MockProvider::start().await.unwrap();
+    let provider = mock_llm::MockProvider::start().await.unwrap();
     let fleet = Fleet::new()
         .with_provider(&provider)
         .with_env("LLM_API_KEY", "the-providers-secret-key")

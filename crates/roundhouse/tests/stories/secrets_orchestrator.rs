@@ -6,10 +6,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use mock_llm::{Fault, MockProvider, Refusal, Reply};
 use reqwest::{Method, RequestBuilder};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Fault, MockProvider, Refusal, Reply};
 
 use crate::support::http::{client, send};
 use crate::support::processes::contains;

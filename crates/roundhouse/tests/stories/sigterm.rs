@@ -4,8 +4,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use mock_llm::{Fault, Gate, Refusal, Reply};
 use rustix::process::Signal;
-use strict_provider::{Fault, Gate, Refusal, Reply};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::engine_fixture::{memory_set_reply, wait_gate_reached};

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use mock_llm::Reply;
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use crate::support::http::{client, path_segment, send};
 use crate::support::tool_programs::{done_reply, tool_reply, tool_results};

@@ -1,9 +1,9 @@
 //! Story 4: a second orchestrator on the same registry waits, says so, and takes over.
 
+use mock_llm::{Gate, MockProvider, Reply};
 use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use strict_provider::{Gate, MockProvider, Reply};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::engine_fixture::wait_gate_reached;

@@ -1,8 +1,8 @@
 //! Story 14: a person says something while the agent is at work.
 
 use futures::future::join;
+use mock_llm::{Gate, Reply};
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply};
 
 use crate::support::engine_calls::{answer_id, direct_message, roles_and_texts, with_fields};
 use crate::support::engine_fixture::{

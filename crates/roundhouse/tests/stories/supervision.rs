@@ -282,11 +282,11 @@ async fn a_back_off_goes_on_where_it_was_when_the_orchestrator_is_killed() {
 
 #[tokio::test]
 async fn a_turn_that_its_engine_died_in_ends_without_anybodys_help() {
-    let provider = strict_provider::MockProvider::start().await.unwrap();
-    let gate = strict_provider::Gate::new();
+    let provider = mock_llm::MockProvider::start().await.unwrap();
+    let gate = mock_llm::Gate::new();
     let text = "One two three four five six seven eight nine ten.";
-    provider.enqueue(strict_provider::Reply::from_text(text).hold(5, &gate));
-    provider.enqueue(strict_provider::Reply::from_text(text));
+    provider.enqueue(mock_llm::Reply::from_text(text).hold(5, &gate));
+    provider.enqueue(mock_llm::Reply::from_text(text));
     let place = Deployment::new().with_provider(&provider).with_env("ORCH_RESTART_BACKOFF_BASE_S", "0.2");
     let (_orchestrator, product) = place.start_with_product().await;
     let engine = product.engine("ada").await;

@@ -2,9 +2,9 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use contract::Timestamp;
+use api::Timestamp;
+use mock_llm::{Gate, Reply};
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply};
 
 use crate::support::engine_calls::{answer_id, direct_message, message_id, roles_and_texts, with_fields};
 use crate::support::engine_fixture::{

@@ -1,7 +1,7 @@
 //! Story 20: what a caller may say about a turn: how long it may get, how hard to think, whether to plan.
 
+use mock_llm::Reply;
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use crate::support::engine_calls::{direct_message, with_fields};
 use crate::support::engine_fixture::{ReplyExt as _, WIRES, memory_set_reply};

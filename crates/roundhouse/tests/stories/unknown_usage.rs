@@ -1,7 +1,7 @@
 //! Budgets bind also where a provider does not tell what a call cost.
 
+use mock_llm::{Fault, Reply, Usage};
 use serde_json::{Value, json};
-use strict_provider::{Fault, Reply, Usage};
 
 use crate::support::engine_calls::direct_message;
 use crate::support::turn::of_kind;

@@ -4,9 +4,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
+use mock_llm::Reply;
 use reqwest::Method;
 use serde_json::json;
-use strict_provider::Reply;
 use tokio::net::UdpSocket;
 
 use crate::support::engine_calls::direct_message;

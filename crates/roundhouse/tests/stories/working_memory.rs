@@ -1,8 +1,8 @@
 //! What the agent keeps in view of a task is bounded, and can be read.
 
+use mock_llm::{Gate, Reply};
 use reqwest::Method;
 use serde_json::{Value, json};
-use strict_provider::{Gate, Reply};
 
 use crate::support::engine_calls::{direct_message, message_id, with_fields};
 use crate::support::engine_fixture::wait_gate_reached;

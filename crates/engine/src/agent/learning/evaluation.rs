@@ -1,9 +1,9 @@
 //! The stages of a batch for one correction: a lesson is drafted, then the corrected turn is replayed with the
 //! lesson and judged, then an unrelated turn. The lesson is adopted only if it passes both.
 
-use contract::learning::{Check, Verdict};
-use contract::memory::{MemoryKind, Source};
-use contract::{FeedbackId, MemoryId, TaskId, TurnId};
+use api::learning::{Check, Verdict};
+use api::memory::{MemoryKind, Source};
+use api::{FeedbackId, MemoryId, TaskId, TurnId};
 
 use super::model_call::{CallOutcome, ModelQuery};
 use super::{Learner, prompts};

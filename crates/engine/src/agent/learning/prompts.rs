@@ -1,6 +1,6 @@
 //! The prompts of learning, and the parsing of the models' replies. Pure.
 
-use contract::MemoryId;
+use api::MemoryId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! The positions of the breakpoints, and their effect on a cache that follows the vendor's documentation.
 
 use futures::StreamExt as _;
+use mock_llm::{MockProvider, Reply};
 use pretty_assertions::assert_eq;
 use secrecy::SecretString;
-use strict_provider::{MockProvider, Reply};
 
 use super::*;
 use crate::llm::anthropic::Anthropic;

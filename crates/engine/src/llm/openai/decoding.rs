@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-use contract::CallId;
-use contract::event::BlockType;
+use api::CallId;
+use api::event::BlockType;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};

@@ -7,8 +7,8 @@
 
 use std::collections::VecDeque;
 
-use contract::CallId;
-use contract::event::BlockType;
+use api::CallId;
+use api::event::BlockType;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leash::Sandbox;
 use rmcp::RoleClient;
 use rmcp::model::ProtocolVersion;
 use rmcp::service::{
     ClientInitializeError, ClientLifecycleMode, RunningService, serve_client_with_lifecycle,
 };
 use rmcp::transport::Transport;
+use sandbox::Sandbox;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -106,13 +106,13 @@ impl Connector {
         &mut self,
         spec: &Arc<McpServerSpec>,
         access: &RequestAuth,
-        leash: Option<&Sandbox>,
+        sandbox: Option<&Sandbox>,
         owner: &CancellationToken,
         patience: Duration,
     ) -> Result<NewSession, ClientError> {
         let connecting = async {
             let (live, service) = match &spec.transport {
-                Kind::Stdio { .. } => self.connect_program(spec, access, leash, owner).await?,
+                Kind::Stdio { .. } => self.connect_program(spec, access, sandbox, owner).await?,
                 Kind::Http { .. } => connect_http(spec, access, owner).await?,
             };
             let tools = live.list_tools().await?;
@@ -127,12 +127,12 @@ impl Connector {
         &mut self,
         spec: &Arc<McpServerSpec>,
         access: &RequestAuth,
-        leash: Option<&Sandbox>,
+        sandbox: Option<&Sandbox>,
         owner: &CancellationToken,
     ) -> Result<(Arc<Session>, RunningService<RoleClient, SessionHandler>), ClientError> {
         if self.era == ProtocolEra::Unknown {
             let line = TransportState::new(owner);
-            let transport = StdioTransport::start(leash, spec, access, &line).await?;
+            let transport = StdioTransport::start(sandbox, spec, access, &line).await?;
             let began = Instant::now();
             match initialize_session(transport, &line, spec, access, auto_lifecycle()).await {
                 Ok(met) => {
@@ -149,7 +149,7 @@ impl Connector {
             }
         }
         let line = TransportState::new(owner);
-        let transport = StdioTransport::start(leash, spec, access, &line).await?;
+        let transport = StdioTransport::start(sandbox, spec, access, &line).await?;
         let met = initialize_session(transport, &line, spec, access, ClientLifecycleMode::Initialize).await;
         let met = met.map_err(|error| connect_error(error, &line))?;
         self.era = ProtocolEra::Handshake;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::CallId;
-use contract::assets::{Connection, ConnectionStatus};
+use api::CallId;
+use api::assets::{Connection, ConnectionStatus};
+use http_service::clock::{Clock as _, SystemClock};
 use serde_json::{Value, json};
-use service::clock::{Clock as _, SystemClock};
 use tempfile::TempDir;
 
 use super::super::connections::Connections;
@@ -41,8 +41,8 @@ impl ClientFixture {
         let connections = Arc::new(connections);
         let programs = folder.path().join("programs");
         std::fs::create_dir(&programs).unwrap();
-        let leash = test_sandbox(&folder.path().join("workspace"), &[&programs]);
-        let clients = Clients::with_timeouts(Arc::clone(&connections), Some(leash), times);
+        let sandbox = test_sandbox(&folder.path().join("workspace"), &[&programs]);
+        let clients = Clients::with_timeouts(Arc::clone(&connections), Some(sandbox), times);
         Self { clients, connections, folder }
     }
 

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use api::assets::ConnectionStatus;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
-use contract::assets::ConnectionStatus;
 use futures::StreamExt as _;
+use http_service::clock::{Clock as _, SystemClock};
 use reqwest::Url;
 use reqwest::header::HeaderMap as Headers;
 use serde_json::{Value, json};
-use service::clock::{Clock as _, SystemClock};
 use tokio::sync::mpsc;
 
 use super::super::fixture::{ClientFixture, expect_done, expect_failure, expect_question, tool_call};

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use leash::{Child, Command, ExceededLimit, ExitStatus, Limits, Sandbox};
 use rmcp::RoleClient;
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use rmcp::transport::async_rw::AsyncRwTransport;
+use sandbox::{Child, Command, ExceededLimit, ExitStatus, Limits, Sandbox};
 use secrecy::ExposeSecret as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
@@ -45,7 +45,7 @@ pub(super) struct StdioTransport {
 impl StdioTransport {
     /// Starts the program of a server.
     pub(super) async fn start(
-        leash: Option<&Sandbox>,
+        sandbox: Option<&Sandbox>,
         spec: &McpServerSpec,
         access: &RequestAuth,
         line: &Arc<TransportState>,
@@ -54,7 +54,7 @@ impl StdioTransport {
         let Kind::Stdio { command, env, network } = &spec.transport else {
             return Err(failed("it is no program".into()));
         };
-        let leash = leash.ok_or_else(|| failed("programs are not run here".into()))?;
+        let sandbox = sandbox.ok_or_else(|| failed("programs are not run here".into()))?;
         let mut env: Vec<_> =
             env.iter().map(|(name, value)| (name.into(), value.expose().to_owned().into())).collect();
         if let (Auth::ApiKey(ApiKeyLocation::EnvVar(name)), RequestAuth::ApiKey(key)) = (&spec.auth, access) {
@@ -67,7 +67,7 @@ impl StdioTransport {
             network: *network,
             limits: Limits { time: None, ..Limits::default() },
         };
-        let mut child = leash.start(command).await.map_err(|error| failed(error.to_string()))?;
+        let mut child = sandbox.start(command).await.map_err(|error| failed(error.to_string()))?;
         let (Some(stdin), Some(stdout), Some(stderr)) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take())
         else {

@@ -1,7 +1,7 @@
 //! Tests of programs that no longer read their input.
 
+use http_service::clock::{Clock as _, SystemClock};
 use serde_json::json;
-use service::clock::{Clock as _, SystemClock};
 
 use super::super::fixture::command_spec;
 use super::*;
@@ -11,11 +11,11 @@ use crate::testing::{can_run_python_servers, test_sandbox, with_deadline};
 async fn send_after_input_closed(then: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let workspace = folder.path().join("workspace");
-    let leash = test_sandbox(&workspace, &[]);
+    let sandbox = test_sandbox(&workspace, &[]);
     let source = format!("import os, sys, time\nos.close(0)\nopen('closed', 'w').close()\n{then}");
     let spec = command_spec(&["python3", "-c", &source]);
     let line = TransportState::new(&CancellationToken::new());
-    let mut server = StdioTransport::start(Some(&leash), &spec, &RequestAuth::None, &line).await.unwrap();
+    let mut server = StdioTransport::start(Some(&sandbox), &spec, &RequestAuth::None, &line).await.unwrap();
     with_deadline(async {
         while !workspace.join("closed").exists() {
             SystemClock::new().sleep(Duration::from_millis(5)).await;

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::Timestamp;
-use contract::assets::{Callback, ConnectOutcome, ConnectionStatus};
+use api::Timestamp;
+use api::assets::{Callback, ConnectOutcome, ConnectionStatus};
+use http_service::clock::ManualClock;
+use http_service::vault::MasterKey;
 use reqwest::Url;
 use reqwest::header::HeaderMap;
 use secrecy::{ExposeSecret as _, SecretString};
-use service::clock::ManualClock;
-use service::vault::MasterKey;
 
 use super::mock_auth_server::MockAuthServer;
 use super::{CompletedAuthorization, OAuth};

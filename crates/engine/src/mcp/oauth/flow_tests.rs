@@ -1,4 +1,4 @@
-use contract::assets::{Callback, ConnectionStatus};
+use api::assets::{Callback, ConnectionStatus};
 use pretty_assertions::assert_eq;
 use reqwest::header::HeaderMap;
 use secrecy::ExposeSecret as _;

@@ -1,6 +1,6 @@
 //! The stored OAuth grant for a server: client, tokens, and whether the user's consent still holds.
 
-use contract::Timestamp;
+use api::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;

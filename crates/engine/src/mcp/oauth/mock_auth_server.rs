@@ -7,15 +7,15 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use api::assets::Callback;
 use axum::Router;
 use axum::http::{HeaderMap, Uri, header};
 use axum::routing::{get, post};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use contract::assets::Callback;
+use http_service::clock::{Clock as _, ManualClock};
 use reqwest::Url;
 use serde_json::{Value, json};
-use service::clock::{Clock as _, ManualClock};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 use url::form_urlencoded;

@@ -1,7 +1,7 @@
 //! Property tests of random event sequences: a call always has a token that the authorization server accepts, or
 //! the user sees the reason; and no refresh token is used twice.
 
-use contract::assets::{Callback, ConnectionStatus};
+use api::assets::{Callback, ConnectionStatus};
 use futures::future::join_all;
 use proptest::prelude::*;
 

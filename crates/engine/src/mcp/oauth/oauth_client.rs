@@ -1,8 +1,8 @@
 //! The engine as an OAuth client of an authorization server: the token requests after discovery.
 
+use api::Timestamp;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use contract::Timestamp;
 use reqwest::header::HeaderValue;
 use reqwest::{StatusCode, Url};
 use serde::{Deserialize, Serialize};

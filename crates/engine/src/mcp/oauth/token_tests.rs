@@ -1,4 +1,4 @@
-use contract::assets::ConnectionStatus;
+use api::assets::ConnectionStatus;
 use pretty_assertions::assert_eq;
 use secrecy::ExposeSecret as _;
 

@@ -3,8 +3,8 @@
 //! In mode [`ImportMode::Merge`] existing content stays as it is: an imported task, record or skill whose id or
 //! name is taken is left out, together with everything that belongs to it.
 
-use contract::CallId;
-use contract::transfer::{ImportCounts, ImportMode};
+use api::CallId;
+use api::transfer::{ImportCounts, ImportMode};
 use rusqlite::types::ToSqlOutput;
 use rusqlite::{Connection, Error, params};
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use contract::{TaskId, Timestamp};
+use api::{TaskId, Timestamp};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row};
 use serde::Serialize;
@@ -126,7 +126,7 @@ impl DocumentWriter<'_> {
                 opened_at: timestamp(row, 3)?,
                 ended_at: timestamp(row, 4)?,
                 opened_ts: row.get(5)?,
-                client_request_id: request.and_then(|id| contract::ClientRequestId::new(id).ok()),
+                client_request_id: request.and_then(|id| api::ClientRequestId::new(id).ok()),
                 request_hash: row.get(7)?,
                 taken_in: row.get(8)?,
             })

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use api::memory::Source;
+use api::{ClientRequestId, EpisodeId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use contract::memory::Source;
-use contract::{ClientRequestId, EpisodeId, MemoryId, MessageId, TaskId, Timestamp, TurnId};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::value::RawValue;
 

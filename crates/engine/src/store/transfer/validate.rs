@@ -3,16 +3,16 @@
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-use contract::learning::Evidence;
-use contract::memory::{MAX_CONTENT, MAX_TAG, MAX_TAGS};
-use contract::skills::SkillDefinition;
-use contract::{BatchId, FeedbackId, MessageId, SkillName, Timestamp};
+use api::learning::Evidence;
+use api::memory::{MAX_CONTENT, MAX_TAG, MAX_TAGS};
+use api::skills::SkillDefinition;
+use api::{BatchId, FeedbackId, MessageId, SkillName, Timestamp};
 use rusqlite::params;
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
-use service::clock::{Clock as _, SystemClock};
+use http_service::clock::{Clock as _, SystemClock};
 
 use super::records::{
     Base64Bytes, BatchRecord, EpisodeRecord, EventRecord, FeedbackRecord, KnowledgeRecord, LessonRecord,
@@ -67,7 +67,7 @@ impl StageRecord for TurnRecord {
                 unix_ms(self.opened_at),
                 unix_ms(self.ended_at),
                 self.opened_ts,
-                self.client_request_id.as_ref().map(contract::ClientRequestId::as_str),
+                self.client_request_id.as_ref().map(api::ClientRequestId::as_str),
                 self.request_hash,
                 self.taken_in,
             ],
@@ -209,7 +209,7 @@ impl StageRecord for FeedbackRecord {
             params![
                 n,
                 self.id,
-                self.task_id.as_ref().map(contract::TaskId::as_str),
+                self.task_id.as_ref().map(api::TaskId::as_str),
                 self.turn_id.map(|id| id.to_string()),
                 self.step,
                 said,

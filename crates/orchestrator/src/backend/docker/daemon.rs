@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use api::EngineImage;
 use bollard::errors::Error;
 use bollard::models::{
     ContainerCreateBody, ContainerInspectResponse, ContainerSummaryStateEnum, EventMessage,
@@ -14,7 +15,6 @@ use bollard::query_parameters::{
     StartContainerOptions, StopContainerOptionsBuilder,
 };
 use bollard::{API_DEFAULT_VERSION, Docker};
-use contract::EngineImage;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use tokio::sync::Mutex;

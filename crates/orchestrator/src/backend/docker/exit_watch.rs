@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use api::EngineId;
 use bollard::errors::Error;
 use bollard::models::EventMessage;
-use contract::EngineId;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use tokio::sync::mpsc;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use contract::EngineId;
+use api::EngineId;
 
 use crate::backend::LaunchSpec;
 use crate::fault_injection::{self, Mutation};

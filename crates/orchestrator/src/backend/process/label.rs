@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-use contract::EngineId;
+use api::EngineId;
 
 use super::identity::{ProcessIdentity, is_gone, is_session_leader, parent_of};
 use crate::fault_injection::{self, Mutation};

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::{EngineKey, ProductId};
+use api::{EngineKey, ProductId};
+use http_service::clock::SystemClock;
 use secrecy::SecretString;
-use service::clock::SystemClock;
 
 use super::identity::ProcessIdentity;
 use super::*;

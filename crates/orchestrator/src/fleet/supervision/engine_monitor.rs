@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::{KeyHash, Timestamp};
+use api::{KeyHash, Timestamp};
 use tokio::sync::Notify;
 
 use super::SupervisionRules;

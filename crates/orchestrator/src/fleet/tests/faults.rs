@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use contract::orchestrator::EngineStatus;
+use api::orchestrator::EngineStatus;
 use futures::future::join_all;
+use http_service::clock::Clock as _;
 use serde_json::{Value, json};
-use service::clock::Clock as _;
 
 use crate::backend::BackendError;
 use crate::config::SupervisionRules;

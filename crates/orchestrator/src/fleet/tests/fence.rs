@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract::EngineId;
+use api::EngineId;
 use serde_json::json;
 
 use crate::testing::{TestApp, summarize};

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use contract::orchestrator::{DenialReason, EngineStatus};
-use contract::{KeyHash, ProductId, Timestamp, UserId};
+use api::orchestrator::{DenialReason, EngineStatus};
+use api::{KeyHash, ProductId, Timestamp, UserId};
 use futures::future::join_all;
+use http_service::clock::Clock as _;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use service::clock::Clock as _;
 
 use self::plans::{ActionKind, Plan, PlannedAction, plans};
 use super::linearize::{History, RecordedCall};

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use contract::orchestrator::EngineStatus;
+use api::orchestrator::EngineStatus;
 
 use super::model::{CallContext, CallerState, Environment, Id, Request, Response, UserSlot};
 use crate::fleet::lifecycle::Refusal;

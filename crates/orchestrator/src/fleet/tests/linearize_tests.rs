@@ -1,7 +1,7 @@
 //! Histories judged: what the rules allow, and what they do not.
 
 use EngineStatus::{Destroying, Failed, Running, Sleeping, Stopped};
-use contract::orchestrator::DenialReason;
+use api::orchestrator::DenialReason;
 
 use super::*;
 use crate::fleet::lifecycle::Refusal::{AlreadyExists, AlreadyRunning, NotFound, NotRunning};

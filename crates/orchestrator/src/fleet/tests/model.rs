@@ -8,7 +8,7 @@
 
 mod user_slot;
 
-use contract::orchestrator::{DenialReason, EngineStatus};
+use api::orchestrator::{DenialReason, EngineStatus};
 
 use crate::fleet::lifecycle::Refusal;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract::{EngineId, EngineImage};
+use api::{EngineId, EngineImage};
 use serde_json::{Value, json};
 
 use crate::backend::BackendError;

@@ -77,7 +77,7 @@ async fn a_caller_rests_until_a_change_that_left_no_engine_has_landed() {
     let app = TestApp::new().await;
     let fleet = app.orchestrator.fleet();
     let mut row = running_engine(&app).await;
-    row.owner = EngineOwner { user_id: contract::UserId::new("bob").unwrap(), ..row.owner };
+    row.owner = EngineOwner { user_id: api::UserId::new("bob").unwrap(), ..row.owner };
     let flight = fleet.operations.begin_for_row(&row, Change::Destroy).ok().unwrap();
     let settled = wait_for_operation(fleet, flight, Trigger::Provision).await;
     assert!(matches!(settled, OperationResult::Engine(_)), "{settled:?}");
@@ -100,7 +100,7 @@ async fn a_caller_rests_while_a_delete_takes_over() {
 async fn a_change_is_logged_under_the_request_that_began_it() {
     const SPANS: &str = "a_change_is_logged";
     // This test's spans alone: nothing is written.
-    service::logging::init(service::logging::parse_filter(&format!("{SPANS}=info")).unwrap());
+    http_service::logging::init(http_service::logging::parse_filter(&format!("{SPANS}=info")).unwrap());
     let app = TestApp::new().await;
     let fleet = app.orchestrator.fleet();
     let row = running_engine(&app).await;

@@ -34,7 +34,7 @@ async fn the_new_key_is_the_key_from_then_on() {
     assert_ne!(old, new);
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
-    assert_eq!(engine, contract::KeyHash::of(&new).to_hex());
+    assert_eq!(engine, api::KeyHash::of(&new).to_hex());
     assert_eq!(key(&product.get("ann").await), new);
     assert_eq!(product.admit("ann", json!({})).await.1["engine"]["api_key"], new);
     assert_eq!(app.audit_lines().await[1], "rotate_key none→none requested");
@@ -48,7 +48,7 @@ async fn lesson_o16_an_old_key_never_comes_back() {
     let old = key(&product.provision("ann").await);
     let new = key(&product.rotate("ann").await);
     assert_ne!(old, new);
-    let hash = contract::KeyHash::of(&new).to_hex();
+    let hash = api::KeyHash::of(&new).to_hex();
     product.stop("ann").await;
     product.start("ann").await;
     assert_eq!(hashes(&app).await, (hash.clone(), hash.clone()));
@@ -102,7 +102,7 @@ async fn while_nobody_knows_which_key_holds_nobody_is_given_one() {
     assert_eq!(summarize(got.clone()), "200 running");
     let (engine, registry) = hashes(&app).await;
     assert_eq!(engine, registry);
-    assert_eq!(engine, contract::KeyHash::of(&key(&got)).to_hex());
+    assert_eq!(engine, api::KeyHash::of(&key(&got)).to_hex());
     app.assert_consistent().await;
 }
 
@@ -141,7 +141,7 @@ async fn a_rotation_that_was_cut_off_is_settled_by_what_the_engine_takes() {
         assert_eq!(key(&got) != old, heard);
         let (engine, registry) = hashes(&app).await;
         assert_eq!(engine, registry);
-        assert_eq!(engine, contract::KeyHash::of(&key(&got)).to_hex());
+        assert_eq!(engine, api::KeyHash::of(&key(&got)).to_hex());
         let commit_rotation =
             app.audit_lines().await.iter().any(|row| row == "rotate_key none→none interrupted");
         assert_eq!(commit_rotation, heard);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract::EngineId;
+use api::EngineId;
 use serde_json::{Value, json};
 
 use crate::backend::BackendError;
@@ -246,7 +246,7 @@ async fn a_permanent_fault_is_not_tried_again() {
     let app = TestApp::new().await;
     let product = app.register_product("demo", json!({})).await;
     let engine_id = engine_id(&product.provision("ann").await);
-    let image: contract::EngineImage = "svc-engine:0.1.0".parse().unwrap();
+    let image: api::EngineImage = "svc-engine:0.1.0".parse().unwrap();
     app.backend.inject(BackendCall::CheckImage, Fault::Error(BackendError::NoImage(image)));
     app.backend.crash(engine_id);
     wait_for_status(&product, "failed").await;

@@ -1,6 +1,6 @@
 //! The ledger as products page through it.
 
-use contract::audit::{AuditList, AuditRow};
+use api::audit::{AuditList, AuditRow};
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 
@@ -95,7 +95,7 @@ async fn queries_are_checked_and_named() {
         assert_eq!((status, &answer["error"]["code"]), (400, &json!("INVALID_REQUEST")), "{query}");
         assert!(answer["error"]["message"].as_str().unwrap().contains(named), "{query}: {answer}");
     }
-    for event in contract::audit::AuditEvent::ALL {
+    for event in api::audit::AuditEvent::ALL {
         assert_eq!(product.get_path(&format!("/audit?event={}", event.as_str())).await.0, 200);
     }
 }

@@ -5,7 +5,7 @@ mod scenarios;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use contract::ErrorCode;
+use api::ErrorCode;
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
@@ -85,7 +85,7 @@ fn paths(router: &axum::Router) -> BTreeSet<String> {
 #[tokio::test]
 async fn the_router_and_the_document_have_the_same_routes() {
     let app = TestApp::new().await;
-    let admin_key = contract::AdminKey::from_text(ADMIN_KEY.to_owned());
+    let admin_key = api::AdminKey::from_text(ADMIN_KEY.to_owned());
     let fleet = std::sync::Arc::clone(app.orchestrator.fleet());
     let whole = router_without_middleware(AppState { fleet, admin_key, proxy_client: ProxyClient::new() });
     let mut served = BTreeSet::new();

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use api::audit::AuditRow;
 use axum::body::BodyDataStream;
-use contract::audit::AuditRow;
 use futures::StreamExt as _;
 use futures::future::join_all;
 use pretty_assertions::assert_eq;

@@ -7,18 +7,18 @@ mod requests;
 
 use std::collections::BTreeMap;
 
+use api::ErrorCode;
+use api::audit::AuditList;
+use api::metrics::{FleetStatus, Metrics};
+use api::orchestrator::{
+    Admission, DestroyedEngine, EngineList, EngineLogs, EngineRecord, Explanation, Health, ProductList,
+    ProvisionedEngine, RegisteredProduct, ReplacedPolicy, RotatedKey, StartedEngine, StoppedEngine,
+};
+use api::version::{ChangedVersion, MovedEngines, VersionList};
 use axum::body::to_bytes;
 use axum::extract::MatchedPath;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
-use contract::ErrorCode;
-use contract::audit::AuditList;
-use contract::metrics::{FleetStatus, Metrics};
-use contract::orchestrator::{
-    Admission, DestroyedEngine, EngineList, EngineLogs, EngineRecord, Explanation, Health, ProductList,
-    ProvisionedEngine, RegisteredProduct, ReplacedPolicy, RotatedKey, StartedEngine, StoppedEngine,
-};
-use contract::version::{ChangedVersion, MovedEngines, VersionList};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde::de::DeserializeOwned;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use contract::Timestamp;
+use api::Timestamp;
+use http_service::clock::Clock as _;
 use pretty_assertions::assert_eq;
 use serde_json::{Value, json};
-use service::clock::Clock as _;
 
 use crate::testing::{BackendCall, Fault, ProductClient, TestApp};
 

@@ -205,7 +205,7 @@ async fn a_caller_who_hangs_up_leaves_no_policy_half_replaced() {
 #[tokio::test]
 async fn a_registration_with_a_key_of_the_callers_own_can_be_repeated() {
     let app = TestApp::new().await;
-    let key = contract::PlatformKey::generate().unwrap().expose().to_owned();
+    let key = api::PlatformKey::generate().unwrap().expose().to_owned();
     let register = async |slug: &str, key: &str| {
         let body = json!({"slug": slug, "display_name": "Shop", "platform_api_key": key}).to_string();
         let (status, _, answer) =
@@ -215,7 +215,7 @@ async fn a_registration_with_a_key_of_the_callers_own_can_be_repeated() {
     let (status, first) = register("shop", &key).await;
     assert_eq!((status, &first["platform_api_key"]), (200, &json!(key)));
     assert_eq!(register("shop", &key).await, (200, first));
-    let other = contract::PlatformKey::generate().unwrap().expose().to_owned();
+    let other = api::PlatformKey::generate().unwrap().expose().to_owned();
     assert_eq!(summarize(register("shop", &other).await), "409 PRODUCT_SLUG_EXISTS");
     for weak in ["", "pk-svc-", "pk-svc-short", &key.replace("pk-", "sk-"), &format!("{key}+")] {
         let (status, answer) = register("other", weak).await;
@@ -230,7 +230,7 @@ async fn a_registration_with_a_key_of_the_callers_own_can_be_repeated() {
 #[tokio::test]
 async fn a_caller_who_hangs_up_leaves_no_slug_that_nobody_has_the_key_of() {
     let app = TestApp::new().await;
-    let key = contract::PlatformKey::generate().unwrap().expose().to_owned();
+    let key = api::PlatformKey::generate().unwrap().expose().to_owned();
     let body = json!({"slug": "shop", "display_name": "Shop", "platform_api_key": key}).to_string();
     let admin = [("X-Admin-Key", ADMIN_KEY)];
     for polls in 0..20 {

@@ -1,6 +1,6 @@
 //! The figures of all events, to the number.
 
-use contract::metrics::Metrics;
+use api::metrics::Metrics;
 use pretty_assertions::assert_eq;
 
 use super::*;

@@ -1,7 +1,7 @@
 //! What the engines of the fault backend say, and do when they are told something.
 
-use contract::engine::{EngineHealth, Subsystems};
-use contract::{EngineKey, KeyHash};
+use api::engine::{EngineHealth, Subsystems};
+use api::{EngineKey, KeyHash};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
 //! Which servers there are, and what it takes to connect them.
 
-use contract::{KeyHash, Timestamp};
+use api::{KeyHash, Timestamp};
 use serde_json::{Value, json};
 
 use super::{assert_stored_nowhere, call_tool_in_turn, only_connection, tool_names};

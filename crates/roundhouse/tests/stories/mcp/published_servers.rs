@@ -70,7 +70,7 @@ async fn a_repository_in_the_workspace_is_worked_on_by_a_published_server() {
     let log = call("git_log", json!({"max_count": 5})).await;
     assert!(log.contains("Plant an apple") && log.contains("Ada"), "{log}");
     assert_eq!(fs::read_to_string(repository.join("fruit.txt")).unwrap(), "a red apple\n");
-    // Its own bounds hold beside the leash: another folder is refused.
+    // Its own bounds hold beside the sandbox: another folder is refused.
     let outside = json!({"repo_path": rig.setup.test_env.path()});
     call_tool_in_turn(&rig, "other", "git__git_status", outside).await.unwrap_err();
 }

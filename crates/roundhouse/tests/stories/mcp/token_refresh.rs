@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use mock_llm::Reply;
 use serde_json::json;
-use strict_provider::Reply;
 
 use super::{ProtectedServer, call_tool_in_turn, only_connection};
 use crate::support::engine_calls::direct_message;

@@ -183,9 +183,8 @@ async fn calls_of_one_answer_run_at_once() {
         let wait = format!("{server}__wait");
         // Different inputs, so that none of them counts as the same call again.
         let calls = [2.0, 2.1, 2.2, 2.3].map(|seconds| json!({"seconds": seconds}));
-        let reply = calls
-            .into_iter()
-            .fold(strict_provider::Reply::new(), |reply, input| reply.tool_use(&wait, input));
+        let reply =
+            calls.into_iter().fold(mock_llm::Reply::new(), |reply, input| reply.tool_use(&wait, input));
         rig.provider.enqueue_all([reply, done_reply()]);
         let start = Instant::now();
         let events = rig.engine.run_turn(server, "Wait.").await;

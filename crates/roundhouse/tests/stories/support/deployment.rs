@@ -5,7 +5,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use contract::EngineKey;
+use api::EngineKey;
 use reqwest::Method;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
@@ -187,7 +187,7 @@ impl Deployment {
     }
 
     /// Lets the engines talk to the strict provider in Anthropic's words.
-    pub(crate) fn with_provider(mut self, provider: &strict_provider::MockProvider) -> Self {
+    pub(crate) fn with_provider(mut self, provider: &mock_llm::MockProvider) -> Self {
         self.fleet = self.fleet.with_provider(provider);
         let Some((docker, _)) = &self.resources.docker else { return self };
         let address = provider.base_url().strip_prefix("http://").unwrap().parse().unwrap();

@@ -1,7 +1,7 @@
 //! The language model that the stories play, and what it was asked.
 
+use mock_llm::{CapturedRequest, Gate, MockProvider, Reply};
 use serde_json::json;
-use strict_provider::{CapturedRequest, Gate, MockProvider, Reply};
 
 use super::{Engine, Program, StandaloneEngine, with_deadline};
 

@@ -87,13 +87,13 @@ impl Fleet {
 
     /// Lets the engines talk to the strict provider in Anthropic's words, where nothing is planned unless a story says
     /// so: the catalog has nobody to hand work to.
-    pub(crate) fn with_provider(self, provider: &strict_provider::MockProvider) -> Self {
+    pub(crate) fn with_provider(self, provider: &mock_llm::MockProvider) -> Self {
         write_soul(&self.folder.join("catalog"));
         self.with_provider_and_shipped_catalog(provider)
     }
 
     /// Lets the engines talk to the strict provider in Anthropic's words, with the catalog that ships.
-    pub(crate) fn with_provider_and_shipped_catalog(self, provider: &strict_provider::MockProvider) -> Self {
+    pub(crate) fn with_provider_and_shipped_catalog(self, provider: &mock_llm::MockProvider) -> Self {
         self.with_env("LLM_PROVIDER", "anthropic")
             .with_env("LLM_BASE_URL", provider.base_url())
             .with_env("LLM_API_KEY", "provider-key")

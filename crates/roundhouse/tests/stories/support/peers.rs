@@ -1,7 +1,7 @@
 //! What others made, for connections: MCP servers of the official SDK and a server that misbehaves, an authorization
 //! server, and the person who agrees there.
 //!
-//! `.ci/peers` installs them and says where (`ROUNDHOUSE_TEST_PEERS`). Servers over stdio run on the leash, which reaches
+//! `.ci/peers` installs them and says where (`ROUNDHOUSE_TEST_PEERS`). Servers over stdio run in the sandbox, which reaches
 //! `/usr` and the catalog: they are run by the system's own Python, with the SDK linked into the catalog's folder.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The exact form of the contract's answers and events.
 
-use contract::{
+use api::{
     CallId, ConnectionId, EngineId, EngineImage, GrantId, HitlId, MessageId, ProductId, Timestamp, TurnId,
 };
 use serde_json::Value;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-use contract::EngineKey;
+use api::EngineKey;
+use mock_llm::MockProvider;
 use serde_json::json;
-use strict_provider::MockProvider;
 
 use super::http::{client, send};
 use super::test_env::BINARY;

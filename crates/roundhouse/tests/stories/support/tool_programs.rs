@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use mock_llm::Reply;
 use serde_json::{Value, json};
-use strict_provider::Reply;
 
 use super::turn::of_kind;
 use super::{EngineFixture, Event, StandaloneEngine};

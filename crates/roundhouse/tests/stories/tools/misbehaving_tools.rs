@@ -120,9 +120,7 @@ async fn a_tool_of_the_catalog_that_misbehaves_fails_alone() {
 async fn all_at_once_they_are_told_apart() {
     let reply = ["exit 1", "kill -KILL $$", "echo third", "sleep 1; echo fourth", "cat /nowhere"]
         .iter()
-        .fold(strict_provider::Reply::new(), |reply, command| {
-            reply.tool_use("shell", json!({"command": command}))
-        });
+        .fold(mock_llm::Reply::new(), |reply, command| reply.tool_use("shell", json!({"command": command})));
     let rig = EngineFixture::allowing_all_tools([reply, done_reply()]).await;
     let events = rig.engine.run_turn("task", "All at once.").await;
     assert_eq!((assert_completed(&events), tool_results(&events).len()), ("Done.", 5));

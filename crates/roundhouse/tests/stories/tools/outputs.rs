@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use mock_llm::Reply;
 use serde_json::json;
-use strict_provider::Reply;
 
 use crate::support::EngineFixture;
 use crate::support::tool_programs::{done_reply, shell_reply, stop_reason, tool_reply, tool_results};

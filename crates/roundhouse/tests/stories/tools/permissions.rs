@@ -17,7 +17,7 @@ async fn fixture(permissions: &str) -> EngineFixture {
 }
 
 /// A turn that asks nobody: its events.
-async fn run_turn_without_hitl(rig: &EngineFixture, reply: strict_provider::Reply) -> Vec<Event> {
+async fn run_turn_without_hitl(rig: &EngineFixture, reply: mock_llm::Reply) -> Vec<Event> {
     rig.provider.enqueue_all([reply, done_reply()]);
     let events = rig.engine.run_turn("task", "Go on.").await;
     assert_eq!(of_kind(&events, "hitl_request").len(), 0);
@@ -25,7 +25,7 @@ async fn run_turn_without_hitl(rig: &EngineFixture, reply: strict_provider::Repl
 }
 
 /// Whether a person is asked about this.
-async fn is_asked(rig: &EngineFixture, reply: strict_provider::Reply) -> bool {
+async fn is_asked(rig: &EngineFixture, reply: mock_llm::Reply) -> bool {
     rig.provider.enqueue_all([reply, done_reply()]);
     let mut stream = rig.engine.execute_with(&direct_message("task", "Go on.")).await;
     let asked_or_done = |event: &Event| event.kind == "hitl_request" || event.kind == "tool_result";

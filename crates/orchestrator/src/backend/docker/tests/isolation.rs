@@ -1,6 +1,6 @@
 //! What an engine finds around it.
 
-use contract::policy::Policy;
+use api::policy::Policy;
 
 use super::super::*;
 use super::support::{Fixture, run_inside, target_of};

@@ -1,7 +1,7 @@
 //! What needs no daemon: the container as it is asked for, and what errors mean.
 
+use api::{EngineKey, KeyHash, ProductId};
 use bollard::errors::Error;
-use contract::{EngineKey, KeyHash, ProductId};
 use pretty_assertions::assert_eq;
 use secrecy::SecretString;
 use serde_json::Value;

@@ -7,14 +7,14 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use api::{EngineKey, ProductId};
 use bollard::models::{ContainerConfig, ContainerCreateBody};
 use bollard::query_parameters::{
     CommitContainerOptionsBuilder, CreateContainerOptionsBuilder, RemoveContainerOptionsBuilder,
 };
-use contract::{EngineKey, ProductId};
 use futures::StreamExt as _;
+use http_service::clock::SystemClock;
 use secrecy::SecretString;
-use service::clock::SystemClock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
@@ -239,7 +239,7 @@ async fn make_image() -> Result<EngineImage, String> {
     let daemon = Daemon::new(SOCKET.into());
     daemon.ping().await.map_err(failed)?;
     let docker = bollard::Docker::connect_with_unix(SOCKET, 60, bollard::API_DEFAULT_VERSION).unwrap();
-    let version = contract::KeyHash::of(&format!("{base}{ENGINE_SCRIPT}")).to_hex();
+    let version = api::KeyHash::of(&format!("{base}{ENGINE_SCRIPT}")).to_hex();
     let image: EngineImage = format!("roundhouse-test-engine:0.0.0-{}", &version[..12]).parse().unwrap();
     if daemon.has_image(&image).await.map_err(failed)? {
         return Ok(image);

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Mutex;
 
-use contract::Timestamp;
-use service::clock::ManualClock;
+use api::Timestamp;
+use http_service::clock::ManualClock;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;

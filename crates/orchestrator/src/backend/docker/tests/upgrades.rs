@@ -1,7 +1,7 @@
 //! What version 0.1 launched is found and driven. Its container is kept in `fixtures`, letter for letter.
 
+use api::ProductId;
 use bollard::query_parameters::StartContainerOptions;
-use contract::ProductId;
 use serde_json::Value;
 
 use super::super::*;

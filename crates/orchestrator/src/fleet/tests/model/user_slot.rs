@@ -1,6 +1,6 @@
 //! One user's place: how it changes, and what happens there without a call.
 
-use contract::orchestrator::EngineStatus;
+use api::orchestrator::EngineStatus;
 
 use super::{Change, Claim, Engine, Environment, Failure, Id, Key, Outcome, UserSlot};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use api::EngineId;
 use axum::Router;
-use contract::EngineId;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 

@@ -1,8 +1,8 @@
 //! Requests. Each is odd in every part that may be, and broken in at most one.
 
+use api::ErrorCode;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Request};
-use contract::ErrorCode;
 use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 

@@ -1,0 +1,150 @@
+//! Time as the services see it: a trait, the system's clock, and one that a test moves.
+//!
+//! Two times are kept apart. [`Clock::now`] is the wall clock: it names a moment to people and stores, and it
+//! may jump. [`Clock::monotonic`] only measures: delays, deadlines and windows are reckoned by it alone, so a
+//! wall clock that is set makes nothing fire at once or stall.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use api::Timestamp;
+use tokio::sync::Notify;
+
+/// A boxed future, as an object-safe trait needs it.
+pub type Sleep<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// A source of time.
+pub trait Clock: Send + Sync + 'static {
+    /// The wall clock. It may jump either way.
+    fn now(&self) -> Timestamp;
+
+    /// Time since some fixed moment. It never goes back.
+    fn monotonic(&self) -> Duration;
+
+    /// Waits until `duration` of monotonic time has passed.
+    fn sleep(&self, duration: Duration) -> Sleep<'_>;
+}
+
+/// The operating system's clock.
+#[derive(Debug)]
+pub struct SystemClock {
+    started: Instant,
+}
+
+impl SystemClock {
+    /// A clock whose monotonic time begins now.
+    #[expect(clippy::new_without_default, reason = "it reads the time, which a default should not")]
+    pub fn new() -> Self {
+        Self { started: Instant::now() }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        // A clock before 1970 or after the year 292 million is not worth an error path.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::from_unix_ms(i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep<'_> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// A clock that stands still until a test moves it.
+#[derive(Debug)]
+pub struct ManualClock {
+    times: Mutex<Times>,
+    moved: Notify,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    wall_ms: i64,
+    monotonic: Duration,
+}
+
+impl ManualClock {
+    /// A clock that shows `now`.
+    pub fn at(now: Timestamp) -> Self {
+        let times = Times { wall_ms: now.unix_ms(), monotonic: Duration::ZERO };
+        Self { times: Mutex::new(times), moved: Notify::new() }
+    }
+
+    /// Lets `duration` pass: both times move, and sleepers whose time has come wake.
+    pub fn advance(&self, duration: Duration) {
+        {
+            let mut times = self.times();
+            times.monotonic += duration;
+            times.wall_ms += i64::try_from(duration.as_millis()).unwrap_or(i64::MAX);
+        }
+        self.moved.notify_waiters();
+    }
+
+    /// Sets the wall clock alone, as a person or a time server may.
+    pub fn set_wall(&self, now: Timestamp) {
+        self.times().wall_ms = now.unix_ms();
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_unix_ms(self.times().wall_ms)
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.times().monotonic
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep<'_> {
+        let until = self.monotonic().saturating_add(duration);
+        Box::pin(async move {
+            loop {
+                let moved = self.moved.notified();
+                tokio::pin!(moved);
+                // Registered before the look at the time: a move in between is not missed.
+                moved.as_mut().enable();
+                if self.monotonic() >= until {
+                    return;
+                }
+                moved.await;
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_manual_clock_wakes_sleepers_when_their_time_has_come() {
+        let clock = ManualClock::at(Timestamp::from_unix_ms(1_000));
+        let sleep = clock.sleep(Duration::from_millis(10));
+        tokio::pin!(sleep);
+        assert!(futures::poll!(sleep.as_mut()).is_pending());
+        clock.advance(Duration::from_millis(9));
+        assert!(futures::poll!(sleep.as_mut()).is_pending());
+        clock.advance(Duration::from_millis(1));
+        assert!(futures::poll!(sleep.as_mut()).is_ready());
+        assert_eq!(clock.now(), Timestamp::from_unix_ms(1_010));
+    }
+
+    #[test]
+    fn setting_the_wall_clock_moves_no_measured_time() {
+        let clock = ManualClock::at(Timestamp::from_unix_ms(3_600_000));
+        clock.set_wall(Timestamp::from_unix_ms(0));
+        assert_eq!(clock.monotonic(), Duration::ZERO);
+        assert_eq!(clock.now(), Timestamp::from_unix_ms(0));
+    }
+}

@@ -1,0 +1,88 @@
+//! An answer that is not a success.
+
+use api::{ErrorBody, ErrorCode};
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+/// A refusal or failure, on its way to becoming an answer in the error envelope.
+#[derive(Debug)]
+pub struct ApiError {
+    code: ErrorCode,
+    message: String,
+    retry_after_s: Option<u64>,
+}
+
+impl ApiError {
+    /// An error with the status of its code. `message` is for a person: what is wrong, where, what to do.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), retry_after_s: None }
+    }
+
+    /// A 500. What happened belongs in the log, not in the answer.
+    pub fn internal() -> Self {
+        Self::new(
+            ErrorCode::InternalError,
+            "unexpected failure; the log has the details under this request's id",
+        )
+    }
+
+    /// Tells the client when to come back.
+    #[must_use]
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// The error's code.
+    pub const fn code(&self) -> ErrorCode {
+        self.code
+    }
+
+    /// The code and the message.
+    pub fn into_parts(self) -> (ErrorCode, String) {
+        (self.code, self.message)
+    }
+
+    /// The answer with a body of another form than the envelope's.
+    pub fn with_body<B: Serialize>(self, body: impl FnOnce(ErrorCode, String) -> B) -> Response {
+        let Self { code, message, retry_after_s } = self;
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(body(code, message))).into_response();
+        if let Some(seconds) = retry_after_s {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if code == ErrorCode::RequestTimeout {
+            // The rest of the body may still come, and would be taken for the next request.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        // For whoever counts refusals around the handlers.
+        response.extensions_mut().insert(code);
+        response
+    }
+}
+
+/// The body of a request was given up: nothing came of it for 30 seconds, or less than 4 KiB a second in the long run.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the request's body did not come in time")]
+pub struct BodyTimeout;
+
+/// Whether reading the body of a request failed because it did not come in time.
+pub fn is_body_timeout(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(<dyn std::error::Error>::is::<BodyTimeout>)
+}
+
+impl From<BodyTimeout> for ApiError {
+    fn from(_: BodyTimeout) -> Self {
+        let message = "the body did not come in time: something must come every 30 seconds, and 4 KiB a second in the \
+                       long run";
+        Self::new(ErrorCode::RequestTimeout, message)
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.with_body(ErrorBody::new)
+    }
+}

@@ -1,0 +1,367 @@
+//! Extractors that refuse in the envelope: 400 with the field and what it must be, 413 over the limit.
+//!
+//! They come after authentication in a handler's arguments: axum runs them in order, so a bad key is answered
+//! before the path, the query or the body is looked at.
+
+use std::fmt;
+use std::future::Future;
+
+use api::ErrorCode;
+use axum::RequestExt as _;
+use axum::body::Bytes;
+use axum::extract::path::ErrorKind;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{FromRequest, FromRequestParts, RawPathParams, Request};
+use axum::http::StatusCode;
+use axum::http::request::Parts;
+use bytes::BytesMut;
+use futures::StreamExt as _;
+use http_body_util::LengthLimitError;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::error::Category;
+use serde_json::{Map, Value};
+
+use super::{ApiError, BodyTimeout, is_body_timeout, serde_errors};
+
+/// How much of either end of a message is kept: it may quote a value as long as a body may be.
+const KEPT_CHARS_PER_END: usize = 200;
+
+fn invalid_request(message: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, truncate_middle(message.into()))
+}
+
+/// The field stands at a message's beginning, what it must be at its end.
+fn truncate_middle(message: String) -> String {
+    let length = message.chars().count();
+    if length <= 2 * KEPT_CHARS_PER_END {
+        return message;
+    }
+    let (head, tail) =
+        (message.chars().take(KEPT_CHARS_PER_END), message.chars().skip(length - KEPT_CHARS_PER_END));
+    head.chain(" … ".chars()).chain(tail).collect()
+}
+
+/// A JSON body, whatever its `Content-Type`. An empty body is read as `{}`.
+#[derive(Debug)]
+pub struct Json<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Json<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let body =
+            Bytes::from_request(request, state).await.map_err(|rejection| body_rejection(&rejection))?;
+        parse_json(&body).map(Json)
+    }
+}
+
+/// Decides whether more of a body may be kept in memory.
+pub trait BodyAdmission {
+    /// Waits until a body of so many bytes may be kept.
+    fn admit(&mut self, bytes: usize) -> impl Future<Output = Result<(), ApiError>> + Send;
+}
+
+/// Reads a body to its end. Each piece of it is admitted before it is kept.
+///
+/// # Errors
+/// A refusal as [`Json`] gives it, or that of the admission.
+pub async fn read_admitted_body(
+    request: Request,
+    admission: &mut (impl BodyAdmission + Send),
+) -> Result<Bytes, ApiError> {
+    let mut pieces = request.with_limited_body().into_body().into_data_stream();
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|error| body_error(&error))?;
+        admission.admit(first.len() + rest.len() + piece.len()).await?;
+        // Most bodies are one piece, which is not copied.
+        if first.is_empty() && rest.is_empty() {
+            first = piece;
+        } else {
+            rest.extend_from_slice(&std::mem::take(&mut first));
+            rest.extend_from_slice(&piece);
+        }
+    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+fn body_rejection(rejection: &BytesRejection) -> ApiError {
+    match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => payload_too_large(),
+        _ => incomplete_body(rejection),
+    }
+}
+
+fn body_error(error: &axum::Error) -> ApiError {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    if causes.into_iter().any(<dyn std::error::Error>::is::<LengthLimitError>) {
+        return payload_too_large();
+    }
+    incomplete_body(error)
+}
+
+fn payload_too_large() -> ApiError {
+    ApiError::new(ErrorCode::PayloadTooLarge, "the body is larger than this service takes")
+}
+
+fn incomplete_body(error: &(dyn std::error::Error + 'static)) -> ApiError {
+    if is_body_timeout(error) {
+        BodyTimeout.into()
+    } else {
+        invalid_request("the body could not be read to its end")
+    }
+}
+
+/// Reads a `T` from the JSON of a body. An empty one is read as `{}`.
+///
+/// # Errors
+/// A refusal as [`Json`] gives it.
+pub fn parse_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    // A field that is ignored is skipped unread, so its text must be checked beforehand.
+    let Ok(body) = std::str::from_utf8(body) else { return Err(invalid_request("the body must be UTF-8")) };
+    let body = if body.trim_ascii().is_empty() { "{}" } else { body };
+    // serde reads a struct from an array too, field by field; the contract knows objects only.
+    if !body.trim_ascii_start().starts_with('{') {
+        return Err(invalid_request("the body must be a JSON object"));
+    }
+    // Keeping the path costs more than reading, so a body is read again where something is wrong with it.
+    serde_json::from_str(body).map_err(|error| match error.classify() {
+        Category::Eof => syntax_error("it ends too early", &error),
+        _ => json_error::<T>(body, &error),
+    })
+}
+
+/// What is wrong with `body`, and in which field.
+fn json_error<T: DeserializeOwned>(body: &str, error: &serde_json::Error) -> ApiError {
+    let mut deserializer = serde_json::Deserializer::from_str(body);
+    match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        // It is what stands behind the object.
+        Ok(_) => invalid_request(format!("the body must be one JSON object: {error}")),
+        Err(error) if error.inner().classify() == Category::Data => field_error(&error),
+        // Where a name is wanted and something else stands there, serde_json takes that for a fault of the syntax.
+        Err(error) if serde_json::from_str::<IgnoredAny>(body).is_ok() => field_error(&error),
+        // The path of what is no JSON is that of a field as far as it was read.
+        Err(error) => {
+            let text = error.inner().to_string();
+            let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
+            syntax_error(what, error.inner())
+        }
+    }
+}
+
+fn syntax_error(what: &str, error: &serde_json::Error) -> ApiError {
+    let (line, column) = (error.line(), error.column());
+    invalid_request(format!("the body is not valid JSON: {what}, at line {line} column {column}"))
+}
+
+/// Reads a `T` from the fields of an object that came in a body.
+///
+/// # Errors
+/// A refusal as [`Json`] gives it.
+pub fn parse_fields<T: DeserializeOwned>(object: Map<String, Value>) -> Result<T, ApiError> {
+    serde_path_to_error::deserialize(Value::Object(object)).map_err(|error| field_error(&error))
+}
+
+fn field_error<E: fmt::Display>(error: &serde_path_to_error::Error<E>) -> ApiError {
+    let (path, text) = (error.path().to_string(), error.inner().to_string());
+    // The path of a problem with the object itself, such as a missing field, is `.`.
+    let inside = if path == "." { String::new() } else { path };
+    let missing = serde_errors::field_name(&text).map(|field| match inside.as_str() {
+        "" => field.to_owned(),
+        inside => format!("{inside}.{field}"),
+    });
+    let (place, text) = match missing {
+        Some(place) if text.starts_with("missing") => (place, "must be given".to_owned()),
+        Some(place) => (place, "must be given only once".to_owned()),
+        None => (inside, serde_errors::rephrase(&text)),
+    };
+    if place.is_empty() { invalid_request(text) } else { invalid_request(format!("`{place}`: {text}")) }
+}
+
+/// Parameters from the path, percent-decoded.
+#[derive(Debug)]
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        // axum leaves a malformed escape as it stands, so `%zz` would pass for a name.
+        if !escapes_are_well_formed(parts.uri.path()) {
+            return Err(invalid_request(
+                "the path has a malformed escape: `%` must be followed by two hexadecimal digits",
+            ));
+        }
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(value)) => Ok(Self(value)),
+            Err(PathRejection::FailedToDeserializePathParams(failed)) => {
+                let names = RawPathParams::from_request_parts(parts, state).await;
+                // Of several parts all but the first are texts of any kind.
+                let first = names.as_ref().ok().and_then(|names| Some(names.iter().next()?.0));
+                Err(path_param_error(failed.into_kind(), first.unwrap_or("path")))
+            }
+            Err(rejection) => Err(invalid_request(format!("the path is invalid: {}", rejection.body_text()))),
+        }
+    }
+}
+
+/// What is wrong with a part of the path: with the one named, where nothing says which it is.
+fn path_param_error(kind: ErrorKind, name: &str) -> ApiError {
+    let wrong = |name: &str, message: &str| {
+        invalid_request(format!("`{name}`, in the path: {}", serde_errors::rephrase(message)))
+    };
+    match kind {
+        ErrorKind::DeserializeError { key, message, .. } => wrong(&key, &message),
+        ErrorKind::Message(message) => wrong(name, &message),
+        ErrorKind::InvalidUtf8InPathParam { key } => wrong(&key, "must be UTF-8 once its escapes are read"),
+        kind => invalid_request(format!("the path is invalid: {kind}")),
+    }
+}
+
+fn escapes_are_well_formed(path: &str) -> bool {
+    path.split('%').skip(1).all(|rest| rest.bytes().take(2).filter(u8::is_ascii_hexdigit).count() == 2)
+}
+
+/// Parameters from the query.
+#[derive(Debug)]
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        parse_query(parts.uri.query().unwrap_or_default()).map(Self)
+    }
+}
+
+fn parse_query<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
+    let pairs = form_urlencoded::parse(query.as_bytes());
+    let fields = serde_urlencoded::Deserializer::new(pairs);
+    serde_path_to_error::deserialize(fields).map_err(|error| field_error(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::engine::{Execute, HitlRespond};
+    use api::orchestrator::{ListEngines, ProvisionEngine, RegisterProduct, ReplacePolicy};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn refusal<T: DeserializeOwned>(body: &str) -> String {
+        match parse_json::<T>(body.as_bytes()) {
+            Ok(_) => panic!("{body} was taken"),
+            Err(error) => format!("{error:?}"),
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_field_and_what_it_must_be() {
+        for (body, named) in [
+            ("", "`user_id`: must be given"),
+            ("{}", "`user_id`: must be given"),
+            (r#"{"user_id": null}"#, "`user_id`: must be a string, not null"),
+            (r#"{"user_id": 7}"#, "`user_id`: must be a string, not `7`"),
+            (r#"{"user_id": ""}"#, "`user_id`: must be 1 to 256 bytes"),
+            (
+                r#"{"user_id": "a", "engine_version": "svc-engine:latest"}"#,
+                "`engine_version`: must be an image",
+            ),
+            (r#"["a"]"#, "must be a JSON object"),
+            (r#""a""#, "must be a JSON object"),
+            (r#"{"user_id": "a"} {}"#, "must be one JSON object"),
+            (r#"{"user_id": "a""#, "the body is not valid JSON: it ends too early, at line 1 column"),
+            ("{a: 1}", "the body is not valid JSON: key must be a string, at line 1 column 2"),
+            (r#"{"user_id": tru}"#, "the body is not valid JSON: expected ident, at line 1 column"),
+        ] {
+            let refusal = refusal::<ProvisionEngine>(body);
+            assert!(refusal.contains(named), "{body}: {refusal}");
+        }
+        let nested = refusal::<RegisterProduct>(
+            r#"{"slug": "a", "display_name": "A", "policy": {"max_engines": "3"}}"#,
+        );
+        assert!(nested.contains("`policy.max_engines`: must be an integer of at least 0"), "{nested}");
+        let missing =
+            refusal::<Execute>(r#"{"task_id": "a", "media": [{"type": "document", "source": {}}]}"#);
+        assert!(missing.contains("`media[0].source.type`: must be given"), "{missing}");
+        for scope in ["7", "true", "[]"] {
+            let body = format!(r#"{{"task_id": "a", "answer": "always", "scope": {scope}}}"#);
+            let no_name = refusal::<HitlRespond>(&body);
+            assert!(no_name.contains("`scope`: must be one of its names, a string"), "{no_name}");
+        }
+        let no_object = refusal::<Execute>(r#"{"task_id": "a", "media": ["a"]}"#);
+        assert!(no_object.contains(r#"`media[0]`: must be an object, not \"a\""#), "{no_object}");
+    }
+
+    #[test]
+    fn a_refusal_of_a_query_names_the_parameter_and_what_it_must_be() {
+        for (query, message) in [
+            ("limit=0", "`limit`: must be an integer from 1 to 1000"),
+            ("limit=ten", "`limit`: must be an integer from 1 to 1000"),
+            ("limit=", "`limit`: must be an integer from 1 to 1000"),
+            ("limit=1&limit=2", "`limit`: must be given only once"),
+            ("offset=-1", "`offset`: must be an integer of at least 0"),
+            ("status=gone", "`status`: must be one of `provisioning`, `running`, "),
+        ] {
+            let (code, text) = parse_query::<ListEngines>(query).unwrap_err().into_parts();
+            assert_eq!(code, ErrorCode::InvalidRequest);
+            assert!(text.starts_with(message), "{query}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_short_however_long_the_value() {
+        let body = format!(r#"{{"user_id": "a", "engine_version": "{}"}}"#, "ü".repeat(100_000));
+        let long = serde_json::json!({"policy": "ü".repeat(100_000)}).to_string();
+        for (refusal, begin, end) in [
+            (refusal::<ProvisionEngine>(&body), "`engine_version`: must be an image", ""),
+            (refusal::<ReplacePolicy>(&long), "`policy`: must be an object, not \\\"üü", "üü\\\""),
+        ] {
+            assert!(refusal.contains(begin) && refusal.contains(end), "{refusal}");
+            assert!(refusal.len() < 1_000, "{} bytes", refusal.len());
+        }
+    }
+
+    #[test]
+    fn the_fields_of_an_object_are_refused_by_name_too() {
+        let refusal =
+            |object: Value| parse_fields::<ProvisionEngine>(object.as_object().unwrap().clone()).unwrap_err();
+        let (code, message) = refusal(json!({"user_id": ""})).into_parts();
+        assert_eq!(code, ErrorCode::InvalidRequest);
+        assert!(message.starts_with("`user_id`: must be 1 to 256 bytes"), "{message}");
+        let (_, message) = refusal(json!({})).into_parts();
+        assert!(message.contains("`user_id`: must be given"), "{message}");
+        let object = json!({"user_id": "a", "colour": "red"}).as_object().unwrap().clone();
+        assert_eq!(parse_fields::<ProvisionEngine>(object).unwrap().user_id.as_str(), "a");
+    }
+
+    #[test]
+    fn what_is_no_utf8_is_refused_also_where_it_would_be_ignored() {
+        assert!(parse_json::<ProvisionEngine>(b"{\"user_id\": \"a\", \"colour\": \"\xff\"}").is_err());
+    }
+
+    #[test]
+    fn unknown_fields_are_ignored() {
+        let body = br#"{"user_id": "a", "colour": "red"}"#;
+        assert_eq!(parse_json::<ProvisionEngine>(body).unwrap().user_id.as_str(), "a");
+    }
+
+    proptest! {
+        #[test]
+        fn no_body_panics_the_parser(body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse_json::<ProvisionEngine>(&body);
+        }
+
+        #[test]
+        fn escapes_are_judged_like_a_decoder_would(path in "(%[0-9a-fA-F]{2}|[a-z/]|%){0,12}") {
+            let mut rest = path.as_bytes();
+            let mut good = true;
+            while let Some(at) = rest.iter().position(|byte| *byte == b'%') {
+                good &= rest.len() >= at + 3 && rest[at + 1..at + 3].iter().all(u8::is_ascii_hexdigit);
+                rest = &rest[at + 1..];
+            }
+            prop_assert_eq!(escapes_are_well_formed(&path), good);
+        }
+    }
+}

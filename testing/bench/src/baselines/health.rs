@@ -1,0 +1,44 @@
+//! `GET /health` without anything behind it, and with a SQLite file behind it.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use api::engine::{EngineHealth, HEALTHY, Subsystems};
+use axum::extract::State;
+use axum::routing::get;
+use axum::{Json, Router};
+use rusqlite::Connection;
+
+/// Answers what an engine that is well answers.
+pub(super) fn bare() -> Router {
+    Router::new().route("/health", get(async || Json(health(HEALTHY.to_owned()))))
+}
+
+/// The same after one read from the SQLite file `database`, which is made.
+pub(super) fn sqlite(database: &Path) -> anyhow::Result<Router> {
+    let connection = Connection::open(database).context("the floor's database cannot be opened")?;
+    connection
+        .execute_batch(
+            "PRAGMA journal_mode = WAL; CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT);
+             INSERT OR REPLACE INTO meta VALUES ('status', 'ok');",
+        )
+        .context("the floor's database cannot be written")?;
+    let connection = Arc::new(Mutex::new(connection));
+    Ok(Router::new().route("/health", get(read)).with_state(connection))
+}
+
+async fn read(State(connection): State<Arc<Mutex<Connection>>>) -> Json<EngineHealth> {
+    let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
+    let value = connection
+        .prepare_cached("SELECT value FROM meta WHERE name = 'status'")
+        .and_then(|mut statement| statement.query_row([], |row| row.get(0)));
+    Json(health(value.unwrap_or_else(|error| error.to_string())))
+}
+
+fn health(database: String) -> EngineHealth {
+    let ok = || HEALTHY.to_owned();
+    let status = if database == HEALTHY { ok() } else { "degraded".to_owned() };
+    let subsystems = Subsystems { database, llm_provider: ok(), asset_directory: ok() };
+    EngineHealth { status, uptime_seconds: 0.0, subsystems }
+}

@@ -1,0 +1,113 @@
+//! The measurements, one module each. Every one gives quantities with one sample per round, and alternates with
+//! its floors round by round: what else the machine does meets both.
+
+mod admit;
+mod admit_postgres;
+mod audit_log;
+mod bytes_per_turn;
+mod containers;
+mod deltas;
+mod fairness;
+mod fleet;
+mod idle;
+mod large_brain_start;
+mod list;
+mod many_turns;
+mod noisy_product;
+mod parallel;
+mod provision;
+mod reads;
+mod replay;
+mod sandbox;
+mod start;
+mod streaming;
+mod tool_calls;
+mod turn;
+
+use clap::ValueEnum;
+
+pub(crate) use self::containers::per_second;
+
+use crate::context::BenchContext;
+use crate::report::Quantity;
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Measurement {
+    /// An engine's start to its first /health that says ok, on a fresh brain.
+    Start,
+    /// An idle engine's memory.
+    Idle,
+    /// A warm turn: request to first delta at the client, above a client that talks to the provider directly.
+    Turn,
+    /// 2,000 deltas as fast as the provider sends them.
+    Deltas,
+    /// 10 and 100 turns at once, 200 deltas/s each: how late a delta comes, and how far the clock leads.
+    Parallel,
+    /// A turn of 100 tool calls, in the engine and in the sandbox.
+    ToolCalls,
+    /// Replay of a task with 100,000 events (10,000 without --full).
+    Replay,
+    /// An engine's start on a brain of 100,000 messages (10,000 without --full).
+    BigStart,
+    /// Memory after 10,000 turns (1,000 without --full), and the processor time of the idle engine then.
+    ManyTurns,
+    /// What a turn writes to the disk early and late in a thread of 1,000 turns (200 without --full).
+    BytesPerTurn,
+    /// Admit of running engines over 32 connections, among 10, 1,000 and 100,000 engines.
+    Admit,
+    /// The same with the registry in PostgreSQL.
+    AdmitPostgres,
+    /// Pages of 100 out of 100,000 engines.
+    List,
+    /// /status, /metrics and /audit over a ledger of 1,000,000 rows (100,000 without --full).
+    Ledger,
+    /// Provision, stop, start, wake and delete of engines that are processes.
+    Provision,
+    /// Provision, stop, start, wake and delete of engines that are containers, and provisions at once.
+    Containers,
+    /// 1,000 running engines (100 without --full): supervision, memory, a killed orchestrator's restart.
+    Fleet,
+    /// Admits of one product while another does its worst.
+    Fairness,
+    /// `true` in the sandbox, beside a bare fork and exec of it.
+    Sandbox,
+    /// All of these.
+    All,
+}
+
+impl Measurement {
+    /// The measurements that it stands for.
+    pub(crate) fn expand(self) -> Vec<Self> {
+        match self {
+            Self::All => Self::value_variants().iter().copied().filter(|what| *what != Self::All).collect(),
+            one => vec![one],
+        }
+    }
+
+    /// Measures it.
+    pub(crate) async fn measure(self, bench: &BenchContext) -> anyhow::Result<Vec<Quantity>> {
+        match self {
+            Self::Start => start::measure(bench),
+            Self::Idle => idle::measure(bench).await,
+            Self::Turn => turn::measure(bench).await,
+            Self::Deltas => deltas::measure(bench).await,
+            Self::Parallel => parallel::measure(bench).await,
+            Self::ToolCalls => tool_calls::measure(bench).await,
+            Self::Replay => replay::measure(bench).await,
+            Self::BigStart => large_brain_start::measure(bench).await,
+            Self::ManyTurns => many_turns::measure(bench).await,
+            Self::BytesPerTurn => bytes_per_turn::measure(bench).await,
+            Self::Admit => admit::measure(bench).await,
+            Self::AdmitPostgres => admit_postgres::measure(bench).await,
+            Self::List => list::measure(bench).await,
+            Self::Ledger => audit_log::measure(bench).await,
+            Self::Fleet => fleet::measure(bench).await,
+            Self::Fairness => fairness::measure(bench).await,
+            Self::Provision => provision::measure(bench).await,
+            Self::Containers => containers::measure(bench).await,
+            Self::Sandbox => sandbox::measure(bench).await,
+            Self::All => Ok(Vec::new()),
+        }
+    }
+}

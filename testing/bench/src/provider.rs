@@ -1,0 +1,118 @@
+//! The model's double, on a runtime of its own, and the wires to it.
+
+use anyhow::{Context as _, bail};
+use mock_llm::{CapturedRequest, MockProvider, Reply};
+use tokio::runtime::{Builder, Runtime};
+
+/// The vendors' protocols that an engine speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wire {
+    Anthropic,
+    OpenAi,
+    Responses,
+    Gemini,
+    Ollama,
+}
+
+/// What every engine calls its model.
+pub(crate) const MODEL_NAME: &str = "gemini-3-bench";
+
+impl Wire {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Anthropic, Self::OpenAi, Self::Responses, Self::Gemini, Self::Ollama];
+
+    /// What it is called in reports.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi => "openai",
+            Self::Responses => "openai responses",
+            Self::Gemini => "gemini",
+            Self::Ollama => "ollama",
+        }
+    }
+
+    /// As `LLM_PROVIDER` names who speaks it.
+    pub(crate) const fn provider_name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::OpenAi | Self::Responses => "openai",
+            Self::Gemini => "gemini",
+            Self::Ollama => "ollama",
+        }
+    }
+
+    /// Where requests go.
+    pub(crate) const fn path(self) -> &'static str {
+        match self {
+            Self::Anthropic => "/v1/messages",
+            Self::OpenAi => "/v1/chat/completions",
+            Self::Responses => "/v1/responses",
+            Self::Gemini => "/v1beta/models/gemini-3-bench:streamGenerateContent?alt=sse",
+            Self::Ollama => "/api/chat",
+        }
+    }
+}
+
+/// A running provider that gives one reply to every request.
+pub(crate) struct FixedReplyProvider {
+    provider: MockProvider,
+    runtime: Option<Runtime>,
+}
+
+impl FixedReplyProvider {
+    /// Starts it, on one thread that nothing else uses.
+    pub(crate) async fn start(reply: Reply) -> anyhow::Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let started = runtime.spawn(MockProvider::builder().panic_on_refusals(false).start()).await;
+        let provider = started.context("the provider's thread failed")?.context("no provider could start")?;
+        provider.set_default_reply(reply);
+        Ok(Self { provider, runtime: Some(runtime) })
+    }
+
+    /// Its address, `http://HOST:PORT`.
+    pub(crate) fn base_url(&self) -> String {
+        self.provider.base_url()
+    }
+
+    /// Its address as `LLM_BASE_URL` must name it for a wire.
+    pub(crate) fn llm_base_url(&self, wire: Wire) -> String {
+        match wire {
+            Wire::Anthropic => self.provider.base_url(),
+            Wire::OpenAi | Wire::Responses => self.provider.openai_base_url(),
+            Wire::Gemini => self.provider.gemini_base_url(),
+            Wire::Ollama => self.provider.ollama_base_url(),
+        }
+    }
+
+    /// The replies to the next requests, before the usual one.
+    pub(crate) fn enqueue_all(&self, replies: Vec<Reply>) {
+        self.provider.enqueue_all(replies);
+    }
+
+    /// The newest request that it has kept.
+    pub(crate) fn last_request(&self) -> anyhow::Result<CapturedRequest> {
+        self.provider.requests().pop().context("no request has reached the provider")
+    }
+
+    /// Forgets the requests so far.
+    ///
+    /// # Errors
+    /// One of them broke the protocol.
+    pub(crate) fn check_and_clear(&self) -> anyhow::Result<()> {
+        self.provider.clear_requests();
+        match self.provider.take_refusals().first() {
+            None => Ok(()),
+            Some(refusal) => bail!("the provider refused a request: {} {}", refusal.status, refusal.reason),
+        }
+    }
+}
+
+impl Drop for FixedReplyProvider {
+    fn drop(&mut self) {
+        // A runtime that waits for its tasks may not be dropped where other tasks run.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

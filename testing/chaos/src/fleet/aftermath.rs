@@ -1,0 +1,90 @@
+//! What a kill interrupted: each operation in progress, and how far it was.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::KeyHash;
+
+use super::context::FleetContext;
+use super::deployment::Deployment;
+use super::engine_host::EngineInstance;
+use super::registry::{AuditCursor, EngineRow, Snapshot};
+use super::schedule::{FOLDER, NEW_KEY, NO_FOLDER, NO_PROCESS, OLD_KEY, PHASES, PROCESS, Phase};
+use crate::client::CallOutcome;
+
+/// The rows, instances and folders at one moment.
+#[derive(Debug)]
+pub(crate) struct FleetSnapshot {
+    /// Processes or containers.
+    pub(crate) instances: Vec<EngineInstance>,
+    pub(crate) folders: BTreeSet<String>,
+    pub(crate) registry: Snapshot,
+}
+
+/// Captures instances, folders and rows, in this order: it is the order in which they change on their own after a
+/// kill.
+pub(crate) async fn capture(
+    deployment: &Arc<Deployment>,
+    seen: &AuditCursor,
+) -> anyhow::Result<FleetSnapshot> {
+    let there = Arc::clone(deployment);
+    let (running, folders) = tokio::task::spawn_blocking(move || list_instances(&there)).await??;
+    Ok(FleetSnapshot { instances: running, folders, registry: deployment.registry().snapshot(seen).await? })
+}
+
+fn list_instances(deployment: &Deployment) -> anyhow::Result<(Vec<EngineInstance>, BTreeSet<String>)> {
+    let running = deployment.engines()?;
+    let folders = match std::fs::read_dir(deployment.data_root()) {
+        Ok(entries) => entries
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect::<std::io::Result<_>>()?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeSet::new(),
+        Err(error) => return Err(error.into()),
+    };
+    Ok((running, folders))
+}
+
+/// Returns the phases of all operations in progress.
+pub(crate) async fn phases_hit(world: &FleetContext, scene: &FleetSnapshot) -> Vec<Phase> {
+    let mut phases = Vec::new();
+    for row in &scene.registry.engines {
+        let Some(kind) = row.claim.as_deref() else { continue };
+        let has_process = scene.instances.iter().any(|running| running.engine_id == row.engine_id);
+        let state = match kind {
+            "rotate" => match accepts_old_key(world, row).await {
+                Some(true) => OLD_KEY,
+                Some(false) => NEW_KEY,
+                None => {
+                    world.counters.count("killed in rotate: nobody knows which key the engine takes");
+                    continue;
+                }
+            },
+            _ if has_process => PROCESS,
+            "destroy" if scene.folders.contains(&row.engine_id) => FOLDER,
+            "destroy" => NO_FOLDER,
+            _ => NO_PROCESS,
+        };
+        match PHASES.iter().find(|phase| **phase == (kind, state)) {
+            Some(phase) => phases.push(*phase),
+            None => world.counters.record_violation(format!("a claim of an unknown kind: {row:?}")),
+        }
+    }
+    phases
+}
+
+/// Whether the engine of a rotation still accepts its old key; `None` if it does not answer, or if nobody was
+/// given that key.
+async fn accepts_old_key(world: &FleetContext, row: &EngineRow) -> Option<bool> {
+    let ring = world.keys.for_engine(&row.engine_id);
+    let old = ring.keys().find(|key| KeyHash::of(key).to_hex() == row.key_hash)?;
+    accepts_key(world, &format!("http://127.0.0.1:{}", row.port?), old).await
+}
+
+/// Whether the engine at `url` accepts `key`; `None` if it does not answer.
+pub(crate) async fn accepts_key(world: &FleetContext, url: &str, key: &str) -> Option<bool> {
+    match world.call_engine(url, "/execute/replay?task_id=no-such-task", key).await {
+        CallOutcome::Response(404 | 200, _) => Some(true),
+        CallOutcome::Response(401, _) => Some(false),
+        CallOutcome::Response(..) | CallOutcome::NotSent | CallOutcome::Unknown => None,
+    }
+}

@@ -1,0 +1,353 @@
+//! The rules that must hold after each start: rows, instances, ports and folders match; keys are accepted;
+//! acknowledged changes are there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+
+use super::aftermath::{FleetSnapshot, accepts_key, capture};
+use super::context::FleetContext;
+use super::deployment::Deployment;
+use super::load::PERSISTENT_TASK;
+use super::registry::{AuditCursor, AuditRow, EngineRow};
+use super::tenant_users::{Call, ExpectedState, Op, Outcome, TenantUser, text_field};
+use crate::client::CallOutcome;
+
+/// How long an inconsistency may last after a start. Longer than the reconciliation interval of the orchestrator.
+pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_mins(1);
+/// The interval between two checks.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// From this duration on, settling is counted as slow.
+const SLOW_SETTLE_THRESHOLD: Duration = Duration::from_secs(5);
+
+/// Waits at most `patience` until everything matches, and returns the snapshot; each remaining mismatch is a
+/// violation. Exited containers may be left unless all must be `tidy`: the orchestrator removes them gradually
+/// after a kill.
+pub(crate) async fn settle(
+    world: &Arc<FleetContext>,
+    deployment: &Arc<Deployment>,
+    seen: &AuditCursor,
+    (patience, tidy): (Duration, bool),
+) -> anyhow::Result<FleetSnapshot> {
+    let begin = Instant::now();
+    let mut last = Vec::new();
+    loop {
+        let scene = capture(deployment, seen).await?;
+        let mut faults = check_consistency(&scene, tidy);
+        if faults.is_empty() {
+            faults = check_users(world, &scene).await?;
+        }
+        if faults.is_empty() {
+            if begin.elapsed() > SLOW_SETTLE_THRESHOLD {
+                world.counters.count("starts that took long to settle");
+                // The kind of fault, without the engine's id.
+                let about = |fault: &String| fault.split(':').next().map(str::to_owned).unwrap_or_default();
+                for about in last.iter().map(about).collect::<BTreeSet<_>>() {
+                    world.counters.count(format!("took long to settle: {about}"));
+                }
+            }
+            return Ok(scene);
+        }
+        if begin.elapsed() > patience {
+            for fault in faults {
+                world.counters.record_violation(format!("still, {patience:?} after a start: {fault}"));
+            }
+            return Ok(scene);
+        }
+        last = faults;
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+/// Returns the mismatches among rows, instances, ports and folders.
+fn check_consistency(scene: &FleetSnapshot, tidy: bool) -> Vec<String> {
+    let FleetSnapshot { instances: running, folders, registry } = scene;
+    let mut faults = Vec::new();
+    let mut ports = BTreeSet::new();
+    for row in &registry.engines {
+        let of_it: Vec<_> = running.iter().filter(|running| running.engine_id == row.engine_id).collect();
+        let alive = of_it.iter().filter(|running| running.is_alive).count();
+        let is_running = row.status == "running";
+        // The remains of a failed engine are kept for its log.
+        let may_be_left = row.status == "failed" || !tidy;
+        if row.claim.is_some() || matches!(row.status.as_str(), "provisioning" | "destroying") {
+            faults.push(format!("a change is under way: {row:?}"));
+        } else if row.restart_at.is_some() {
+            faults.push(format!("a restart is due: {row:?}"));
+        } else if alive != usize::from(is_running) {
+            faults.push(format!("it has {alive} processes or containers: {row:?}"));
+        } else if of_it.len() > alive && !may_be_left {
+            faults.push(format!("something is left of it: {row:?}, {of_it:?}"));
+        } else if of_it.iter().any(|running| running.is_alive && running.port != row.port) {
+            faults.push(format!("it was told to listen elsewhere: {row:?}, {of_it:?}"));
+        }
+        if row.port.is_some_and(|port| !ports.insert(port)) {
+            faults.push(format!("its port is another engine's too: {row:?}"));
+        }
+        if !folders.contains(&row.engine_id) {
+            faults.push(format!("it has no folder: {row:?}"));
+        }
+    }
+    let has_row = |engine_id: &String| registry.engines.iter().any(|row| row.engine_id == *engine_id);
+    faults.extend(
+        running
+            .iter()
+            .filter(|running| !has_row(&running.engine_id))
+            .map(|running| format!("a process or container without a row: {running:?}")),
+    );
+    faults.extend(
+        folders
+            .iter()
+            .filter(|folder| !has_row(folder))
+            .map(|folder| format!("a folder without a row: {folder}")),
+    );
+    faults
+}
+
+/// Returns the violations in the engines as their users see them.
+async fn check_users(world: &Arc<FleetContext>, scene: &FleetSnapshot) -> anyhow::Result<Vec<String>> {
+    let mut checks = JoinSet::new();
+    for index in 0..world.users.len() {
+        let Some(user_index) = world.users.get(index) else { continue };
+        let row = find_row(world, user_index, &scene.registry.engines).cloned();
+        let world = Arc::clone(world);
+        checks.spawn(async move {
+            let user_index = world.users.get(index)?;
+            check_user(&world, user_index, row.as_ref()).await.err()
+        });
+    }
+    let mut faults = Vec::new();
+    while let Some(fault) = checks.join_next().await {
+        faults.extend(fault?);
+    }
+    Ok(faults)
+}
+
+/// Looks a user up and, if their engine runs, calls it with their current and previous keys.
+async fn check_user(
+    world: &FleetContext,
+    user_index: &TenantUser,
+    row: Option<&EngineRow>,
+) -> Result<(), String> {
+    let asked = world.send_op(user_index, Op::Get).await;
+    let (body, row) = match (&asked, row) {
+        (CallOutcome::Response(200, body), Some(row)) => (body, row),
+        (CallOutcome::Response(404, _), None) => return Ok(()),
+        (asked, row) => return Err(format!("the lookup says {asked:?}, the row is {row:?}")),
+    };
+    let url = row.port.map(|port| format!("http://127.0.0.1:{port}"));
+    let shown = [text_field(body, "/engine_id"), text_field(body, "/status"), text_field(body, "/url")];
+    if shown != [Some(row.engine_id.clone()), Some(row.status.clone()), url.clone()] {
+        return Err(format!("the lookup shows {shown:?}, the row is {row:?}"));
+    }
+    let Some(key) = text_field(body, "/api_key") else {
+        return Err(format!("the lookup shows no key: {row:?}"));
+    };
+    world.keys.record_issued(&row.engine_id, &key);
+    let ring = world.keys.for_engine(&row.engine_id);
+    if ring.get(&key) == Some(&true) {
+        world.counters.record_violation(format!("the key is one that a rotation had ended: {row:?}"));
+    }
+    if row.status != "running" {
+        return Ok(());
+    }
+    let Some(url) = url else { return Err(format!("it runs and has no address: {row:?}")) };
+    match world.call_engine(&url, "/health", &key).await {
+        CallOutcome::Response(200, _) => {}
+        other => return Err(format!("its health is {other:?}: {row:?}")),
+    }
+    if accepts_key(world, &url, &key).await != Some(true) {
+        return Err(format!("the engine does not take its key: {row:?}"));
+    }
+    for (old, ended) in ring.iter().filter(|(old, _)| **old != key) {
+        match (accepts_key(world, &url, old).await, ended) {
+            (Some(false), _) => world.counters.count("old keys refused"),
+            (Some(true), true) => {
+                world
+                    .counters
+                    .record_violation(format!("the engine takes a key that a rotation had ended: {row:?}"));
+            }
+            _ => return Err(format!("the engine takes an old key: {row:?}")),
+        }
+    }
+    if world.has_completed_turn(&row.engine_id) {
+        match world.call_engine(&url, "/tasks", &key).await {
+            CallOutcome::Response(200, body) if has_task(&body) => world.counters.count("tasks found again"),
+            other => return Err(format!("its task is lost: {other:?}: {row:?}")),
+        }
+    }
+    Ok(())
+}
+
+fn has_task(body: &Value) -> bool {
+    let tasks = body.get("tasks").and_then(Value::as_array);
+    tasks.is_some_and(|tasks| {
+        tasks.iter().any(|task| text_field(task, "/task_id").as_deref() == Some(PERSISTENT_TASK))
+    })
+}
+
+/// The row of a user.
+fn find_row<'a>(
+    world: &FleetContext,
+    user_index: &TenantUser,
+    rows: &'a [EngineRow],
+) -> Option<&'a EngineRow> {
+    let product = &world.product_of(user_index)?.product_id;
+    rows.iter().find(|row| row.product_id == *product && row.user_id == user_index.user)
+}
+
+/// Checks the quotas, which hold at every moment.
+pub(crate) fn check_quotas(world: &FleetContext, rows: &[EngineRow]) -> Vec<String> {
+    let over = world.products.iter().filter_map(|product_of| {
+        let max = product_of.max_engines?;
+        let count = rows.iter().filter(|row| row.product_id == product_of.product_id).count() as u64;
+        (count > max).then(|| format!("{count} engines, and the quota is {max}"))
+    });
+    over.collect()
+}
+
+/// Returns the changes acknowledged in the round that were lost, and changes that nobody requested.
+pub(crate) fn check_acknowledged(
+    world: &FleetContext,
+    calls: &[Call],
+    audit: &[AuditRow],
+    rows: &[EngineRow],
+) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (index, user_index) in world.users.iter().enumerate() {
+        let Some(product_of) = world.product_of(user_index) else { continue };
+        let row = find_row(world, user_index, rows);
+        if user_index.client.is_some() {
+            let expect = user_index.expected();
+            if !is_satisfied(&expect, row) {
+                faults.push(format!("{}: promised was {expect:?}, there is {row:?}", user_index.user));
+            }
+            user_index.set_expected(match row {
+                None => ExpectedState::Absent,
+                Some(row) if row.status == "stopped" => ExpectedState::Stopped(Some(row.engine_id.clone())),
+                Some(row) => ExpectedState::Up(Some(row.engine_id.clone())),
+            });
+        }
+        let calls: Vec<_> = calls.iter().filter(|call| call.user_index == index).collect();
+        let written: Vec<_> = audit
+            .iter()
+            .filter(|row| {
+                row.product_id == product_of.product_id
+                    && row.user_id.as_deref() == Some(user_index.user.as_str())
+            })
+            .collect();
+        let wrong = check_audit_rows(&calls, &written, user_index.client.is_some());
+        faults.extend(
+            wrong.into_iter().map(|wrong| format!("{}: {wrong}: {calls:?}, {written:?}", user_index.user)),
+        );
+    }
+    faults
+}
+
+fn is_satisfied(expect: &ExpectedState, row: Option<&EngineRow>) -> bool {
+    let is = |id: &Option<String>, row: &EngineRow| id.as_ref().is_none_or(|id| *id == row.engine_id);
+    match (expect, row) {
+        (ExpectedState::Unknown, _) | (ExpectedState::Absent, None) => true,
+        (ExpectedState::Up(id), Some(row)) => row.status != "stopped" && is(id, row),
+        (ExpectedState::Stopped(id), Some(row)) => row.status == "stopped" && is(id, row),
+        (ExpectedState::Absent, Some(_)) | (ExpectedState::Up(_) | ExpectedState::Stopped(_), None) => false,
+    }
+}
+
+/// Compares a user's calls with the audit log's rows about them.
+fn check_audit_rows(calls: &[&Call], written: &[&AuditRow], alone: bool) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in written {
+        *counts.entry(row.event.as_str()).or_default() += 1;
+    }
+    for event in ["provision", "provision_failed", "start", "stop", "wake", "rotate_key", "destroy"] {
+        let rows = counts.get(event).copied().unwrap_or_default();
+        let may =
+            calls.iter().filter(|call| call.op.may_write(event) && call.outcome.may_have_acted()).count();
+        if rows > may {
+            faults.push(format!("{rows} rows {event}, and at most {may} calls"));
+        }
+        // A shared operation writes no row of its own.
+        let own = matches!(event, "stop" | "rotate_key" | "destroy") || (alone && event == "start");
+        let must = calls
+            .iter()
+            .filter(|call| call.op.may_write(event) && matches!(call.outcome, Outcome::Acknowledged(_)))
+            .count();
+        if own && rows < must {
+            faults.push(format!("{rows} rows {event} for {must} acknowledged calls"));
+        }
+    }
+    for call in calls {
+        let (event, id) = match (call.op, &call.outcome) {
+            (Op::Provision, Outcome::Acknowledged(id)) => ("provision", id),
+            (Op::Destroy, Outcome::Acknowledged(id)) => ("destroy", id),
+            _ => continue,
+        };
+        let rows = written.iter().filter(|row| row.event == event && row.engine_id == *id).count();
+        if rows != 1 {
+            faults.push(format!("{rows} rows {event} of {id:?}"));
+        }
+    }
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(op: Op, outcome: Outcome) -> Call {
+        Call { user_index: 0, op, outcome }
+    }
+
+    fn row(event: &str, engine_id: &str) -> AuditRow {
+        AuditRow {
+            product_id: "prod_1".into(),
+            id: 1,
+            at: 0,
+            engine_id: Some(engine_id.into()),
+            user_id: Some("ada".into()),
+            event: event.into(),
+            duration_ms: None,
+            detail: "{}".into(),
+            hash: String::new(),
+        }
+    }
+
+    fn wrong(calls: &[Call], written: &[AuditRow]) -> usize {
+        check_audit_rows(&calls.iter().collect::<Vec<_>>(), &written.iter().collect::<Vec<_>>(), true).len()
+    }
+
+    #[test]
+    fn each_acknowledged_call_has_its_one_row() {
+        let done = |op, id: &str| call(op, Outcome::Acknowledged(Some(id.into())));
+        let calls = [done(Op::Provision, "eng_1"), done(Op::Destroy, "eng_1"), done(Op::Provision, "eng_2")];
+        let rows = [row("provision", "eng_1"), row("destroy", "eng_1"), row("provision", "eng_2")];
+        assert_eq!(wrong(&calls, &rows), 0);
+        for missing in 0..rows.len() {
+            let mut rows = rows.to_vec();
+            rows.remove(missing);
+            assert_ne!(wrong(&calls, &rows), 0, "without row {missing}");
+        }
+        assert_ne!(wrong(&[call(Op::Stop, Outcome::Acknowledged(None))], &[]), 0);
+    }
+
+    #[test]
+    fn what_was_cut_off_may_be_done_once_and_what_was_not_asked_for_may_not() {
+        let rows = [row("stop", "eng_1")];
+        for (outcome, wrongs) in [
+            (Outcome::Unknown, 0),
+            (Outcome::Acknowledged(None), 0),
+            (Outcome::NotSent, 1),
+            (Outcome::Refused(409, "ENGINE_NOT_RUNNING".into()), 1),
+        ] {
+            assert_eq!(wrong(&[call(Op::Stop, outcome.clone())], &rows), wrongs, "{outcome:?}");
+        }
+        assert_eq!(wrong(&[call(Op::Stop, Outcome::Unknown)], &[]), 0);
+        assert_eq!(wrong(&[], &rows), 1);
+        assert_eq!(wrong(&[], &[row("crash", "eng_1"), row("restart", "eng_1")]), 0);
+    }
+}

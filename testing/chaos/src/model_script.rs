@@ -1,0 +1,215 @@
+//! The model's answers: a function of the conversation, so that a model step repeated after a kill continues the
+//! same conversation and, by seeded choice, answers the same as before or something else.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use mock_llm::{CapturedRequest, Fault, Refusal, Reply};
+
+use crate::counters::Counters;
+use crate::prompt::{self, Message};
+use crate::rng::{SeededRng, stable_hash};
+use crate::tool_calls::{CallContext, OfferedTools};
+use crate::trigger::KillTrigger;
+use crate::workload::Workload;
+
+/// The most model steps of a turn.
+const MAX_STEPS: u64 = 4;
+const WORDS: [&str; 12] = [
+    "amber", "bridge", "copper", "dune", "ember", "fjord", "grove", "harbour", "island", "juniper", "kelp",
+    "lantern",
+];
+
+/// Generates the model's answers.
+#[derive(Debug)]
+pub(crate) struct ModelScript {
+    seed: u64,
+    workload: Workload,
+    counters: Arc<Counters>,
+    trigger: Arc<KillTrigger>,
+    state: Mutex<ScriptState>,
+}
+
+#[derive(Debug, Default)]
+struct ScriptState {
+    requests: u64,
+    steps: HashMap<u64, StepHistory>,
+    /// The markers of messages that the model has received.
+    sent_markers: HashSet<u64>,
+    /// The hashes of the texts that the model has produced.
+    produced_texts: HashSet<u64>,
+}
+
+/// How often a model step was requested, and the last answer.
+#[derive(Clone, Copy, Debug, Default)]
+struct StepHistory {
+    count: u64,
+    variant: u64,
+    is_truncated: bool,
+}
+
+/// The marker of a task in its user messages, which tells the model whose log to edit.
+pub(crate) fn task_marker(task: &str) -> String {
+    format!("{TASK_MARKER_PREFIX}{task};")
+}
+
+/// The marker by which a message is found in the model's input.
+pub(crate) fn message_marker(number: u64) -> String {
+    format!("{MESSAGE_MARKER_PREFIX}{number};")
+}
+
+const TASK_MARKER_PREFIX: &str = "chaos-task:";
+const MESSAGE_MARKER_PREFIX: &str = "chaos-mark:";
+
+impl ModelScript {
+    /// The script of a run.
+    pub(crate) fn new(seed: u64, mix: Workload, tally: Arc<Counters>, trap: Arc<KillTrigger>) -> Self {
+        Self { seed, workload: mix, counters: tally, trigger: trap, state: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ScriptState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the model ever received the message with this marker.
+    pub(crate) fn was_sent(&self, mark: u64) -> bool {
+        self.lock().sent_markers.contains(&mark)
+    }
+
+    /// Whether the model ever produced this text.
+    pub(crate) fn has_produced(&self, text: &str) -> bool {
+        text.is_empty() || self.lock().produced_texts.contains(&stable_hash(text))
+    }
+
+    /// Returns the reply to a request.
+    pub(crate) fn reply(&self, request: &CapturedRequest) -> Reply {
+        self.trigger.notify("model asked");
+        let conversation = stable_hash(prompt::conversation(request).to_string());
+        let (number, asked) = self.record_request(&String::from_utf8_lossy(&request.raw), conversation);
+        if asked.count == 1
+            && let Some(fault) = self.fault(conversation)
+        {
+            return fault;
+        }
+        let mut dice = SeededRng::new(self.seed, (conversation, asked.variant));
+        let stand = ConversationState::from_messages(prompt::messages(request));
+        let mut reply = Reply::new();
+        // A reply with thinking begins with it.
+        let thinks = prompt::wants_visible_thinking(request);
+        if thinks {
+            reply = reply.thinking(random_words(&mut dice, 2..=8));
+        }
+        let slot = CallContext { task: stand.task.clone(), request_number: number };
+        let wants_tools = stand.answers + 1 < 1 + stable_hash((self.seed, &stand.last_user_text)) % MAX_STEPS;
+        let calls = OfferedTools::from_request(request);
+        let text =
+            if wants_tools && dice.chance(0.4) { String::new() } else { random_words(&mut dice, 1..=25) };
+        let text = if asked.is_truncated { first_half(&text) } else { text };
+        if !text.is_empty() {
+            self.lock().produced_texts.insert(stable_hash(&text));
+            reply = reply.text(text);
+        }
+        if wants_tools {
+            reply = calls.add_calls(reply, &mut dice, &self.workload, &slot);
+        }
+        if reply.blocks.is_empty() || (thinks && reply.blocks.len() == 1) {
+            self.lock().produced_texts.insert(stable_hash("Done."));
+            reply = reply.text("Done.");
+        }
+        let pause = dice.between(0..=2);
+        let chars = usize::try_from(dice.between(4..=16)).unwrap_or(8);
+        reply.chars_per_delta(chars).delay(Duration::from_millis(pause))
+    }
+
+    /// Records a request: its number, and how often its step was requested.
+    fn record_request(&self, body: &str, conversation: u64) -> (u64, StepHistory) {
+        let marks = body
+            .split(MESSAGE_MARKER_PREFIX)
+            .skip(1)
+            .filter_map(|rest| rest.split(';').next()?.parse::<u64>().ok());
+        let mut state = self.lock();
+        state.sent_markers.extend(marks);
+        state.requests += 1;
+        let number = state.requests;
+        let asked = state.steps.entry(conversation).or_default();
+        asked.count += 1;
+        if asked.count > 1 {
+            let mut dice = SeededRng::new(self.seed, (conversation, "repeated", asked.count));
+            let diverges = dice.chance(self.workload.diverges);
+            if diverges && dice.chance(0.3) {
+                asked.is_truncated = !asked.is_truncated;
+            } else if diverges {
+                asked.variant = asked.count;
+            }
+            self.counters.count(if diverges {
+                "model steps repeated otherwise"
+            } else {
+                "model steps repeated alike"
+            });
+        }
+        (number, *asked)
+    }
+
+    fn fault(&self, conversation: u64) -> Option<Reply> {
+        let mut dice = SeededRng::new(self.seed, (conversation, "fault"));
+        if dice.chance(self.workload.failure) {
+            self.counters.count("provider failures");
+            return Some(Reply::from_fault(Fault::refuse(Refusal::Unauthorized)));
+        }
+        if !dice.chance(self.workload.fault) {
+            return None;
+        }
+        self.counters.count("provider faults");
+        let deltas = usize::try_from(dice.between(0..=6)).unwrap_or(0);
+        let fault = match dice.between(0..=3) {
+            0 => Fault::cut_after(deltas),
+            1 => Fault::error_event_after(deltas),
+            2 => Fault::NoEndMark,
+            _ => Fault::refuse(Refusal::Overloaded),
+        };
+        Some(Reply::from_text(random_words(&mut dice, 4..=10)).fault(fault))
+    }
+}
+
+/// The state of a conversation.
+struct ConversationState {
+    task: String,
+    /// The last user message.
+    last_user_text: String,
+    /// The number of the model's answers since.
+    answers: u64,
+}
+
+impl ConversationState {
+    fn from_messages(turns: Vec<Message>) -> Self {
+        let mut stand = Self { task: String::new(), last_user_text: String::new(), answers: 0 };
+        for turn in turns {
+            match turn {
+                Message::Model => stand.answers += 1,
+                Message::User(said) => {
+                    // Memories of other tasks are quoted beside it.
+                    let own = said.lines().filter(|line| !line.starts_with('>'));
+                    let named = own.filter_map(|line| line.split(TASK_MARKER_PREFIX).nth(1)).next_back();
+                    if let Some(task) = named.and_then(|rest| rest.split(';').next()) {
+                        task.clone_into(&mut stand.task);
+                    }
+                    if !said.is_empty() {
+                        (stand.last_user_text, stand.answers) = (said, 0);
+                    }
+                }
+            }
+        }
+        stand
+    }
+}
+
+/// Returns random words.
+fn random_words(dice: &mut SeededRng, number: std::ops::RangeInclusive<u64>) -> String {
+    let words: Vec<&str> = (0..dice.between(number)).filter_map(|_| dice.pick(&WORDS).copied()).collect();
+    words.join(" ")
+}
+
+fn first_half(text: &str) -> String {
+    text.get(..text.len() / 2).unwrap_or(text).trim_end().to_owned()
+}

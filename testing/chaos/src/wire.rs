@@ -1,0 +1,76 @@
+//! The wires between engine and provider.
+
+use clap::ValueEnum;
+use mock_llm::MockProvider;
+use serde_json::{Value, json};
+
+/// A wire, and with it the provider that the engine is to talk to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Wire {
+    /// Anthropic Messages.
+    Anthropic,
+    /// OpenAI Chat Completions.
+    Openai,
+    /// OpenAI Responses.
+    Responses,
+    /// Gemini.
+    Gemini,
+    /// Ollama's own chat.
+    Ollama,
+}
+
+impl Wire {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Anthropic, Self::Openai, Self::Responses, Self::Gemini, Self::Ollama];
+
+    /// Its name on the command line and in the table.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::Openai => "openai",
+            Self::Responses => "responses",
+            Self::Gemini => "gemini",
+            Self::Ollama => "ollama",
+        }
+    }
+
+    /// What it counts in the table: the kills that left a turn open.
+    pub(crate) fn kills_in_open_turns(self) -> String {
+        format!("kills in an open turn, {}", self.name())
+    }
+
+    /// The model.
+    const fn model_name(self) -> &'static str {
+        match self {
+            Self::Anthropic => "claude-sonnet-4-5",
+            Self::Openai | Self::Responses => "gpt-5",
+            // Older ones are not refused where they come back without what they signed.
+            Self::Gemini => "gemini-3-pro",
+            Self::Ollama => "qwen3",
+        }
+    }
+
+    /// The engine's variables that lead it to `provider`.
+    pub(crate) fn env_vars(self, provider: &MockProvider) -> [(&'static str, String); 4] {
+        let (vendor, base) = match self {
+            Self::Openai | Self::Responses => ("openai", provider.openai_base_url()),
+            Self::Anthropic => (self.name(), provider.base_url()),
+            Self::Gemini => (self.name(), provider.gemini_base_url()),
+            Self::Ollama => (self.name(), provider.ollama_base_url()),
+        };
+        [
+            ("LLM_PROVIDER", vendor.to_owned()),
+            ("LLM_MODEL", self.model_name().to_owned()),
+            ("LLM_BASE_URL", base),
+            ("LLM_API_KEY", "provider-key".to_owned()),
+        ]
+    }
+
+    /// What the catalog's `gateway.json` must say, where variables cannot.
+    pub(crate) fn gateway_config(self) -> Option<Value> {
+        let model = json!({
+            "provider": "openai", "api": "responses", "model": self.model_name(), "context_window": 400_000,
+        });
+        (self == Self::Responses).then(|| json!({"models": {"main": model}, "default": "main"}))
+    }
+}

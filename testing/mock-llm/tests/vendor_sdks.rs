@@ -1,0 +1,48 @@
+//! The provider against the vendors' own Python SDKs, see `vendor_sdks/check.py`.
+//!
+//! Needs an interpreter that has `vendor_sdks/requirements.txt` installed, named by
+//! `ROUNDHOUSE_TEST_PYTHON`; without the SDKs the test skips itself and says so, unless
+//! `ROUNDHOUSE_REQUIRE_ALL=1` makes that a failure.
+
+use std::env;
+use std::io::{self, Write as _};
+
+use mock_llm::MockProvider;
+use tokio::process::Command;
+
+/// What `check.py` exits with when an SDK cannot be imported.
+const SDK_MISSING: i32 = 77;
+
+#[tokio::test]
+async fn the_vendors_sdks_understand_the_provider() {
+    // The script provokes refusals, and checks them itself.
+    let provider = MockProvider::builder().panic_on_refusals(false).start().await.unwrap();
+    let python = env::var("ROUNDHOUSE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/vendor_sdks/check.py");
+    let output = Command::new(&python).args([script, &provider.base_url()]).output().await;
+
+    let missing = match &output {
+        Err(error) => Some(format!("{python} does not start: {error}")),
+        Ok(output) if output.status.code() == Some(SDK_MISSING) => {
+            Some(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        }
+        Ok(_) => None,
+    };
+    if let Some(missing) = missing {
+        assert_ne!(
+            env::var("ROUNDHOUSE_REQUIRE_ALL").as_deref(),
+            Ok("1"),
+            "the SDKs are required: {missing}"
+        );
+        // Past the test harness, which would show it to nobody.
+        writeln!(io::stderr().lock(), "skipped: the vendors' SDKs cannot be used: {missing}").unwrap();
+        return;
+    }
+    let output = output.unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
